@@ -1,0 +1,207 @@
+"""The exports that people call: a module with example inputs, or an entry of the catalogue in all its variants."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnx_attest.errors import UsageError
+from onnx_attest.export.artifact import Artifact, Asked, Got, Manifest, digest, write_artifact
+from onnx_attest.export.from_call import contract_of_call
+from onnx_attest.export.lower import ExportError, capture, example_inputs, lower, refuse_unsteady
+from onnx_attest.export.observe import observe
+from onnx_attest.export.strip import strip_metadata
+from onnx_attest.models.contract import Contract
+from onnx_attest.models.entry import Entry, build_module, parameters_digest
+
+if TYPE_CHECKING:
+    import onnx
+    import torch
+    from torch import nn
+
+OPSETS: dict[str, tuple[int, ...]] = {"decomposed": (18,), "attention": (23, 24)}
+"""The opsets of each variant: 18 is the lowest that torch's exporter writes, 23 and 24 have Attention."""
+
+DTYPES = {"float32": "fp32"}
+"""The floating dtypes of a graph, and the arithmetic that a runtime is declared to compute it in."""
+
+
+@dataclass(frozen=True)
+class ExportFailure:
+    """An export that gave no file.
+
+    Attributes:
+        skipped: nothing is wrong, there is nothing to export (the module has no such variant).
+    """
+
+    model: str
+    variant: str
+    opset: int
+    dtype: str
+    reason: str
+    skipped: bool = False
+
+
+def export(
+    module: nn.Module,
+    args: Sequence[torch.Tensor],
+    *,
+    path: str | Path,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    opset: int = 18,
+    contract: Contract | None = None,
+) -> Artifact:
+    """Export one module to `path` and return the artifact.
+
+    Args:
+        module: in evaluation mode.
+        args: example inputs, in the order of `forward`; their sizes are the traced ones.
+        path: of the ONNX file; the manifest is written beside it.
+        dynamic: for each input (by its name in `forward`), the axes that stay symbolic and their names.
+        opset: asked of the exporter; what it gave is in the manifest.
+        contract: instead of the one read off `args` and `dynamic`.
+
+    Raises:
+        UsageError: the module raises, does not repeat itself, or the folder cannot be written.
+        ExportError: the exporter failed.
+    """
+    examples = tuple(args)
+    name = type(module).__name__
+    outputs = refuse_unsteady(module, examples, name)
+    contract = contract or contract_of_call(module, examples, outputs, dynamic or {})
+    source = _Source(name, module, contract, "float32", None, examples)
+    model, got = source.lower(capture(module, examples, contract), opset)
+    return source.write(model, got, _form(got), opset, Path(path))
+
+
+def export_entry(
+    entry: Entry,
+    folder: Path,
+    *,
+    variants: Sequence[str] = (),
+    opset: int | None = None,
+    dtype: str = "float32",
+    reference: str | None = None,
+) -> Iterator[Artifact | ExportFailure]:
+    """Export an entry in each of its variants and yield an artifact, or the reason why there is none.
+
+    The module is captured once and lowered to each opset.
+
+    Args:
+        entry: what to export.
+        folder: where `MODEL-VARIANT-OPSET.onnx` and its manifest go.
+        variants: of those the entry has; all of them if none is named.
+        opset: instead of the variant's own opsets.
+        dtype: the floating dtype of the graph, see DTYPES.
+        reference: how the module is found again, as given to `models.resolve`; the entry's name by default.
+
+    Raises:
+        UsageError: an unknown variant or dtype, a module that raises or does not repeat itself.
+    """
+    import torch
+
+    chosen = _chosen_variants(entry, variants)
+    if dtype not in DTYPES:
+        raise UsageError(f"unknown dtype {dtype!r}; there are {', '.join(DTYPES)}")
+    module = build_module(entry)
+    examples = example_inputs(entry.contract, getattr(torch, dtype))
+    refuse_unsteady(module, examples, entry.name)
+    source = _Source(entry.name, module, entry.contract, dtype, reference or entry.name, examples)
+    wanted = [(variant, number) for variant in chosen for number in _opsets(variant, opset)]
+    try:
+        program = capture(module, examples, entry.contract)
+    except ExportError as error:
+        for variant, number in wanted:
+            yield ExportFailure(entry.name, variant, number, dtype, str(error))
+        return
+    for variant, number in wanted:
+        yield source.attempt(program, variant, number, folder)
+
+
+def _chosen_variants(entry: Entry, variants: Sequence[str]) -> tuple[str, ...]:
+    unknown = [variant for variant in variants if variant not in OPSETS]
+    if unknown:
+        raise UsageError(f"unknown variant {', '.join(unknown)}; there are {', '.join(OPSETS)}")
+    return tuple(variants) or entry.variants
+
+
+def _form(got: Got) -> str:
+    """Return the variant that a file is: what counts is what came out."""
+    return "attention" if "Attention" in got.operators else "decomposed"
+
+
+def _opsets(variant: str, opset: int | None) -> tuple[int, ...]:
+    return OPSETS[variant] if opset is None else (opset,)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A module ready to be lowered, with all that its manifests share."""
+
+    name: str
+    module: nn.Module
+    contract: Contract
+    dtype: str
+    reference: str | None
+    examples: tuple[Any, ...]
+
+    def attempt(self, program: Any, variant: str, opset: int, folder: Path) -> Artifact | ExportFailure:
+        try:
+            model, got = self.lower(program, opset)
+        except ExportError as error:
+            return ExportFailure(self.name, variant, opset, self.dtype, str(error))
+        if variant == "attention" and _form(got) != variant:
+            reason = f"the module writes its attention out: the export at opset {got.opset} has no Attention operator"
+            return ExportFailure(self.name, variant, opset, self.dtype, reason, skipped=True)
+        # Named by the opset that came out: a file called 13 that holds 18 would be the second lie.
+        return self.write(model, got, variant, opset, folder / f"{self.name}-{variant}-{got.opset}.onnx")
+
+    def lower(self, program: Any, opset: int) -> tuple[bytes, Got]:
+        model = strip_metadata(lower(program, self.examples, self.contract, opset))
+        return _checked(model), observe(model)
+
+    def write(self, model: bytes, got: Got, variant: str, opset: int, path: Path) -> Artifact:
+        manifest = Manifest(
+            model=self.name,
+            variant=variant,
+            dtype=self.dtype,
+            arithmetic=DTYPES[self.dtype],
+            sha256=digest(model),
+            contract=self.contract,
+            asked=_asked(self.contract, variant, opset),
+            got=got,
+            module=self.reference,
+            parameters_sha256=parameters_digest(self.module),
+            versions=_versions(),
+        )
+        return write_artifact(model, manifest, path, self.module)
+
+
+def _checked(model: onnx.ModelProto) -> bytes:
+    import onnx
+
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ExportError(f"the exporter wrote a file that onnx.checker refuses: {error}") from error
+    return model.SerializeToString(deterministic=True)
+
+
+def _asked(contract: Contract, variant: str, opset: int) -> Asked:
+    return Asked(
+        opset=opset,
+        variant=variant,
+        inputs=tuple(spec.name for spec in contract.inputs),
+        outputs=tuple(spec.name for spec in contract.outputs),
+        axes={spec.name: spec.axes for spec in (*contract.inputs, *contract.outputs)},
+    )
+
+
+def _versions() -> dict[str, str]:
+    # torch's local build number ("+cpu") is left out: the same module gives the same manifest on every machine.
+    return {
+        name: importlib.metadata.version(name).partition("+")[0] for name in ("torch", "onnx", "onnxscript")
+    }

@@ -1,0 +1,154 @@
+"""An ONNX file with its manifest: what was asked of the exporter and what came out.
+
+Requirements: reading and writing an artifact needs no torch; a manifest never holds a path or
+a name of the machine it was written on; both files are written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from onnx_attest.errors import UsageError
+from onnx_attest.models.contract import Contract
+
+MANIFEST_SUFFIX = ".manifest.json"
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What the export was asked for."""
+
+    opset: int
+    variant: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    axes: dict[str, tuple[str | int, ...]]
+
+
+class Got(msgspec.Struct, frozen=True):
+    """What the file holds."""
+
+    opset: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    axes: dict[str, tuple[str | int | None, ...]]
+    operators: dict[str, int]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an ONNX file beside its bytes.
+
+    Attributes:
+        sha256: of the ONNX file as written, after its metadata was stripped.
+        dtype: the floating dtype of the graph.
+        arithmetic: the profile in which a runtime is declared to compute it.
+        module: import path of the module, for the `torch` runtime; None if it has none.
+        parameters_sha256: digest of the module's parameters and buffers, so that a factory which builds
+            other weights the next time is noticed.
+        versions: of torch, onnx and onnxscript that wrote the file.
+    """
+
+    schema: int = 1
+    model: str
+    variant: str
+    dtype: str
+    arithmetic: str
+    sha256: str
+    contract: Contract
+    asked: Asked
+    got: Got
+    module: str | None = None
+    parameters_sha256: str | None = None
+    versions: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An ONNX file and, if there is one, its manifest.
+
+    `module` is the live PyTorch module where the export happened in this process; it is not stored.
+    """
+
+    path: Path
+    sha256: str
+    manifest: Manifest | None = None
+    module: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The model's name: the manifest's, else the file's."""
+        return self.manifest.model if self.manifest else self.path.stem
+
+
+def digest(data: bytes) -> str:
+    """Return the sha256 of the bytes, as hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def manifest_path(model_path: Path) -> Path:
+    """Return where the manifest of an ONNX file lies: beside it."""
+    return model_path.with_name(model_path.stem + MANIFEST_SUFFIX)
+
+
+def write_artifact(model: bytes, manifest: Manifest, path: Path, module: Any = None) -> Artifact:
+    """Write both files and return the artifact.
+
+    Raises:
+        UsageError: the folder cannot be written; nothing is left half-written.
+    """
+    encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+    # The model goes last: a crash between the two leaves a manifest without a file, never the reverse.
+    write_whole(manifest_path(path), encoded)
+    write_whole(path, model)
+    return Artifact(path, manifest.sha256, manifest, module)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file by renaming a finished one over it, so that no reader sees half of it.
+
+    Raises:
+        UsageError: the folder cannot be made or written, or the disk is full.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another folder with -o") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)  # mkstemp makes private files; an artifact is shared
+        os.replace(temporary, path)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another folder with -o") from error
+
+
+def read_artifact(path: Path) -> Artifact:
+    """Return the artifact at `path`; a missing manifest is not an error, a broken one is.
+
+    Raises:
+        UsageError: no such file, a directory, unreadable, or a manifest that is not one.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory; give the .onnx file in it")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    return Artifact(path, digest(data), _read_manifest(manifest_path(path)))
+
+
+def _read_manifest(path: Path) -> Manifest | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise UsageError(f"{path} is not a manifest: {error}; delete it or export again") from error

@@ -1,0 +1,88 @@
+"""What an attention module takes and gives, as data: no torch is needed to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+Role = Literal["query", "key", "value", "tokens", "mask", "data", "weights", "output"]
+MaskKind = Literal["all", "causal", "padding", "holes", "empty-row"]
+EmptyRows = Literal["nan", "zero", "mean", "never", "unknown"]
+
+
+class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One input or output: its name, dtype and axes.
+
+    Attributes:
+        name: the name in the ONNX file and in `forward`.
+        axes: one entry an axis; a string is a symbolic (dynamic) axis, an integer a fixed size.
+        dtype: `float` stands for the dtype the entry is exported in; else an ONNX name such as `bool`, `int64`.
+        role: how the tensor is used. It decides what test data it gets: a `query` and a `key` are
+            scaled to reach a wanted logit deviation, a `value` is not, and `tokens` feed all three.
+        masks: for role `mask`, the kinds that the module accepts; true (or nonzero) means "may attend".
+    """
+
+    name: str
+    axes: tuple[str | int, ...]
+    dtype: str = "float"
+    role: Role = "data"
+    masks: tuple[MaskKind, ...] = ()
+
+
+class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a module promises, and what a verifier may therefore feed and expect.
+
+    Attributes:
+        inputs: in the order of `forward`.
+        outputs: in the order returned.
+        traced: size of each symbolic axis in the example that is traced. All sizes of a
+            contract are distinct, so that a swapped axis cannot pass by coincidence.
+        empty_rows: what a query row without any key gives: `nan`, `zero`, `mean` (of the values), `never`
+            (no accepted mask can empty a row) or `unknown`.
+        specification: the formula as an ONNX graph in text form, if the module is to be held
+            against something other than the graph exported from it. Evaluated in float64.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    traced: dict[str, int]
+    empty_rows: EmptyRows = "unknown"
+    specification: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a contract that contradicts itself.
+
+        Raises:
+            ValueError: an axis without a traced size, a name used twice, masks on a tensor that is none.
+        """
+        names = [spec.name for spec in (*self.inputs, *self.outputs)]
+        if len(set(names)) != len(names):
+            raise ValueError(f"tensor names must be distinct, got {names}")
+        missing = sorted(set(self.symbolic_axes()) - set(self.traced))
+        if missing:
+            raise ValueError(f"traced has no size for the axes {missing}")
+        for spec in self.inputs:
+            if (spec.role == "mask") != bool(spec.masks):
+                raise ValueError(f"{spec.name}: role 'mask' and masks go together")
+
+    def symbolic_axes(self) -> Iterator[str]:
+        """Yield the symbolic axes of the inputs, each once, in order of first use."""
+        axes = (axis for spec in self.inputs for axis in spec.axes if isinstance(axis, str))
+        yield from dict.fromkeys(axes)
+
+    def mask_kinds(self) -> tuple[MaskKind, ...]:
+        """Return the mask kinds accepted, `()` if the module takes no mask."""
+        return tuple(kind for spec in self.inputs for kind in spec.masks)
+
+
+def guess_input(name: str, axes: tuple[str | int, ...], dtype: str) -> TensorSpec:
+    """Return the spec of an input of which only name, axes and dtype are known.
+
+    A boolean whose last axes are two sequence lengths is an attention mask; floats are taken for tokens, scaled to
+    reach a wanted logit deviation; the rest is data.
+    """
+    if dtype == "bool" and len(axes) >= 2 and "mask" in name.lower():
+        return TensorSpec(name, axes, dtype, "mask", ("all", "causal", "padding", "holes"))
+    return TensorSpec(name, axes, dtype, "tokens" if dtype == "float" and len(axes) > 1 else "data")

@@ -1,0 +1,140 @@
+"""An entry of the catalogue, and how a name on the command line becomes one."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from onnx_attest.errors import UsageError
+from onnx_attest.models.contract import Contract
+
+if TYPE_CHECKING:
+    from torch import nn
+
+PARAMETER_SEED = 20260101
+"""Parameters are drawn from this seed, so that an artifact's module can be built again elsewhere."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A module that can be exported and verified, with its contract.
+
+    Attributes:
+        name: what reports call it; also the stem of its files.
+        summary: one line, shown by `onnx-attest export --list`.
+        contract: what it takes and gives.
+        build: returns the module in evaluation mode. Called with torch's generator seeded.
+        variants: the forms of the graph that the module can be exported to. `attention` needs a module that calls
+            `torch.nn.functional.scaled_dot_product_attention`: one that writes its softmax out has no such form.
+    """
+
+    name: str
+    summary: str
+    contract: Contract
+    build: Callable[[], Any]
+    variants: tuple[str, ...] = ("decomposed", "attention")
+
+
+def build_module(entry: Entry) -> nn.Module:
+    """Return the entry's module; the same parameters every time, whatever the state of torch's generator.
+
+    Raises:
+        UsageError: the factory raised, or returned something that is not a module.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(PARAMETER_SEED)
+        try:
+            module = entry.build()
+        except Exception as error:  # noqa: BLE001 - a user's code may raise anything; it is named, not hidden
+            raise UsageError(f"{entry.name}: building the module raised {_describe(error)}") from error
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"{entry.name}: build() returned {type(module).__name__}, not a torch.nn.Module")
+    return module
+
+
+def parameters_digest(module: nn.Module) -> str:
+    """Return the sha256 of all parameters and buffers, names and dtypes included."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(_bytes_dtype()).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _bytes_dtype() -> Any:
+    import torch
+
+    return torch.uint8
+
+
+def resolve(reference: str) -> Entry:
+    """Return the entry behind a catalogue name, `path/to/file.py:factory` or `package.module:factory`.
+
+    The factory is an `Entry`, or a function without arguments that returns one.
+
+    Raises:
+        UsageError: nothing of that name; the message lists what there is.
+    """
+    if ":" not in reference:
+        return _from_catalogue(reference)
+    source, _, attribute = reference.rpartition(":")
+    factory = getattr(_load(source, reference), attribute, None)
+    if factory is None:
+        raise UsageError(f"{source} has no {attribute!r}; name an Entry in it, or a function that returns one")
+    return _as_entry(factory, reference)
+
+
+def _from_catalogue(name: str) -> Entry:
+    from onnx_attest.models.catalogue import catalogue
+
+    entries = catalogue()
+    if name not in entries:
+        raise UsageError(
+            f"unknown model {name!r}; the catalogue has {', '.join(entries)}; or give path/to/file.py:factory"
+        )
+    return entries[name]
+
+
+def _load(source: str, reference: str) -> ModuleType:
+    try:
+        return _load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    except FileNotFoundError as error:
+        raise UsageError(f"no file {source}; give path/to/file.py:factory") from error
+    except Exception as error:  # noqa: BLE001 - importing runs the user's code, which may raise anything
+        raise UsageError(f"importing {reference} raised {_describe(error)}") from error
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    spec = importlib.util.spec_from_file_location(f"_onnx_attest_user_{path.stem}", path)
+    assert spec is not None and spec.loader is not None  # a .py suffix always has the source loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _as_entry(factory: Any, reference: str) -> Entry:
+    if not isinstance(factory, Entry) and callable(factory):
+        try:
+            factory = factory()
+        except Exception as error:  # noqa: BLE001 - see _load
+            raise UsageError(f"{reference} raised {_describe(error)}") from error
+    if not isinstance(factory, Entry):
+        raise UsageError(
+            f"{reference} gives {type(factory).__name__}, not an onnx_attest.models.Entry; "
+            "the README shows how to write one"
+        )
+    return factory
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

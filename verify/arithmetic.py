@@ -1,0 +1,72 @@
+"""The arithmetic profiles: in which formats a runtime computes (NUMERICS.md section 1, table of profiles)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnx_attest.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Unit roundoffs of one arithmetic, and the constants of the bound.
+
+    Attributes:
+        u: of elementwise operations.
+        u_acc: of the accumulation in matrix products.
+        u_in: of casting a product's operands, 0 if they are taken as they are.
+        u_s: of storing logits, 0 if they are kept in the elementwise format.
+        u_p: of casting the softmax weights before the second product.
+        u_out: of the format outputs are stored in.
+        omega: what one exponential may lose to flushing; 2^-126 covers flush to zero and MLAS' clamp at -88.376.
+        eta: smallest subnormal of the output format.
+        c_exp: error of an exponential in units of u; the worst measured is NumPy's, 2.39 ulp, under 4 of ours
+            for results away from a power of two.
+        c_s: roundings of a scale: it is itself rounded, may be split over q and k, and is applied.
+        c_o: roundings of an output.
+        key_block: the smallest block of keys an online softmax walks in; torch's CPU kernel takes 512. Runtimes
+            that do not rescale are within the same bound.
+    """
+
+    name: str
+    u: float
+    u_acc: float
+    u_in: float
+    u_s: float
+    u_p: float
+    u_out: float
+    omega: float = 2.0**-126
+    eta: float = 2.0**-149
+    c_exp: float = 4.0
+    c_s: float = 4.0
+    c_o: float = 2.0
+    key_block: int = 512
+
+
+_U64, _U32, _U16, _UB16, _UTF32 = 2.0**-53, 2.0**-24, 2.0**-11, 2.0**-8, 2.0**-10
+
+PROFILES: dict[str, Arithmetic] = {
+    profile.name: profile
+    for profile in (
+        Arithmetic("fp64", _U64, _U64, 0.0, 0.0, 0.0, _U64, omega=2.0**-1022, eta=2.0**-1074),
+        Arithmetic("fp32", _U32, _U32, 0.0, 0.0, 0.0, _U32),
+        Arithmetic("tf32", _U32, 2 * _U32, _UTF32, 0.0, _UTF32, _U32),
+    )
+}
+
+
+def profile(name: str) -> Arithmetic:
+    """Return the profile of this name.
+
+    Raises:
+        UsageError: an unknown name; the message lists those there are.
+    """
+    if name not in PROFILES:
+        raise UsageError(f"unknown arithmetic {name!r}; there are {', '.join(PROFILES)}")
+    return PROFILES[name]
+
+
+def gamma(terms: float, u: float) -> float:
+    """Return n u / (1 - n u), the relative error of n roundings in sequence (Higham, chapter 3); inf if n u >= 1."""
+    product = terms * u
+    return product / (1.0 - product) if product < 1.0 else float("inf")

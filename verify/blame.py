@@ -1,0 +1,46 @@
+"""Who is at fault: the verdicts of the parties on one case, each of which changes one thing (DESIGN.md section 4).
+
+Here the parties are whole runtimes; the oracle and torch are always separate ones. Which node is at fault inside a
+graph is not asked yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from onnx_attest.verify.records import CellRecord
+
+MODULE, OPTIMISED, UNOPTIMISED = "torch", "ort-cpu", "ort-cpu-noopt"
+
+
+def blame(runtime: str, verdicts: Mapping[str, str]) -> str:
+    """Return the party at fault where `runtime` failed, "" if the parties that ran do not tell.
+
+    Args:
+        runtime: the one that failed.
+        verdicts: of each runtime that ran the same artifact on the same case.
+    """
+    ran = {name: verdict for name, verdict in verdicts.items() if verdict in ("passed", "failed", "errored")}
+    onnx_runtimes = {name: verdict for name, verdict in ran.items() if name != MODULE}
+    all_failed = bool(onnx_runtimes) and all(verdict != "passed" for verdict in onnx_runtimes.values())
+    none_failed = bool(onnx_runtimes) and all(verdict == "passed" for verdict in onnx_runtimes.values())
+    if runtime == MODULE:
+        return "exporter" if none_failed else "module" if all_failed else ""
+    if all_failed and MODULE in ran:
+        return "exporter" if ran[MODULE] == "passed" else "module"
+    if runtime == OPTIMISED and ran.get(UNOPTIMISED) == "passed":
+        return "optimiser"
+    return "kernel" if "passed" in onnx_runtimes.values() else ""
+
+
+def blamed_cells(cells: Sequence[CellRecord]) -> dict[int, str]:
+    """Return the party at fault for each failing cell of one artifact, by the cell's position."""
+    by_case: dict[str, dict[str, str]] = {}
+    for cell in cells:
+        if cell.case is not None:
+            by_case.setdefault(cell.case.id, {})[cell.runtime] = cell.verdict
+    return {
+        index: blame(cell.runtime, by_case[cell.case.id])
+        for index, cell in enumerate(cells)
+        if cell.case is not None and cell.verdict in ("failed", "errored")
+    }

@@ -1,0 +1,174 @@
+"""From a contract to concrete inputs: sizes at the edges, masks, logit scales; every number from a seed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_attest.models.contract import Contract, TensorSpec
+from onnx_attest.verify.records import CaseRecord
+from onnx_attest.verify.runtimes.base import Tensors
+
+LOGIT_STDS = (0.3, 1.0, 3.0, 10.0, 30.0)
+"""Deviations of the logits: flat softmax to saturated. Faults show best at 1 to 3 (NUMERICS.md section 3)."""
+USUAL_STD = 2.0
+OVERFLOW_STD = 100.0
+"""At this deviation the largest of a few hundred logits is beyond 88.7, where exp overflows in fp32."""
+
+# (name, batch, length) of the sweep; None is the traced size. Lengths sit at 1, at the traced size and its
+# neighbours, and off the multiples of 8 and 32 in which kernels work.
+_SIZES: tuple[tuple[str, int | None, int | str], ...] = (
+    ("single", 3, 1),
+    ("traced", None, "traced"),
+    ("traced-1", None, "traced-1"),
+    ("traced+1", None, "traced+1"),
+    ("batch+1", 3, "traced"),
+    ("off-8", 4, 13),
+    ("off-32", 2, 33),
+    ("long", 1, 129),
+    ("longest", 3, 257),
+)
+_STUDIED_LENGTH, _STUDIED_BATCH = 37, 3
+"""Masks and logit scales are varied at this size, so that only one thing changes at a time."""
+
+
+def plan_cases(contract: Contract, *, seed: int = 0, attention: bool = True) -> list[CaseRecord]:
+    """Return the cases that a contract asks for: a sweep of sizes, then of masks, then of logit scales.
+
+    Args:
+        contract: of the artifact.
+        seed: of the run; each case's own seed is hashed from it and the case, so that adding a case changes no other.
+        attention: whether there are logits to scale.
+    """
+    masks = contract.mask_kinds()
+    plain = "all" if "all" in masks else (masks[0] if masks else None)
+    std = USUAL_STD if attention else None
+    cases = [
+        _case(contract, name, batch, length, plain, std) for name, batch, length in _SIZES
+    ] if list(contract.symbolic_axes()) else [_case(contract, "fixed", None, "traced", plain, std)]  # fmt: skip
+    studied = (_STUDIED_BATCH, _STUDIED_LENGTH)
+    cases += [_case(contract, f"mask-{mask}", *studied, mask, std) for mask in masks if mask != plain]
+    if attention:
+        cases += [_case(contract, "logits", *studied, plain, value) for value in LOGIT_STDS]
+        cases += [_case(contract, "overflow", *studied, plain, OVERFLOW_STD)]
+    return [_seeded(case, seed) for case in cases]
+
+
+def case_of_axes(contract: Contract, axes: Mapping[str, int], *, seed: int, attention: bool) -> list[CaseRecord]:
+    """Return the cases at sizes that the user gave: each mask, at the usual logit scale."""
+    masks: Iterable[str | None] = contract.mask_kinds() or (None,)
+    std = USUAL_STD if attention else None
+    return [
+        _seeded(CaseRecord(name="given", axes=dict(axes), mask=mask, logit_std=std), seed) for mask in masks
+    ]
+
+
+def _case(
+    contract: Contract, name: str, batch: int | None, length: int | str, mask: str | None, std: float | None
+) -> CaseRecord:
+    return CaseRecord(name=name, axes=_sizes(contract, batch, length), mask=mask, logit_std=std)
+
+
+def _seeded(case: CaseRecord, seed: int) -> CaseRecord:
+    key = f"{seed}/{case.id}".encode()
+    hashed = int.from_bytes(hashlib.sha256(key).digest()[:4], "big")
+    return CaseRecord(
+        name=case.name, axes=case.axes, distribution=case.distribution, logit_std=case.logit_std, mask=case.mask,
+        seed=hashed,
+    )  # fmt: skip
+
+
+def _sizes(contract: Contract, batch: int | None, length: int | str) -> dict[str, int]:
+    """Return a size for each symbolic axis, all different from each other and from the fixed sizes.
+
+    Only a length of 1 and the traced sizes are kept whatever they collide with: they are what the case is for.
+    """
+    taken = {axis for spec in contract.inputs for axis in spec.axes if isinstance(axis, int)}
+    sizes: dict[str, int] = {}
+    for offset, axis in enumerate(contract.symbolic_axes()):
+        wanted, keep = _wanted(contract, axis, offset, batch, length)
+        while not keep and (wanted in taken or wanted in sizes.values()):
+            wanted += 1
+        sizes[axis] = wanted
+    return sizes
+
+
+def _wanted(
+    contract: Contract, axis: str, offset: int, batch: int | None, length: int | str
+) -> tuple[int, bool]:
+    traced = contract.traced[axis]
+    if _is_batch(axis):
+        return (traced, True) if batch is None else (batch, batch == 1)
+    if isinstance(length, str):  # "traced", "traced-1", "traced+1"
+        return max(1, traced + int(length.removeprefix("traced") or 0)), True
+    # Several length axes get several lengths, so that one taken for the other shows.
+    return (1, True) if length == 1 else (length + 4 * max(0, offset - 1), False)
+
+
+def _is_batch(axis: str) -> bool:
+    return axis.lower().startswith(("batch", "n_batch", "bsz"))
+
+
+def make_inputs(
+    contract: Contract, case: CaseRecord, *, gain: float = 1.0, dtype: np.dtype[Any] | None = None
+) -> Tensors:
+    """Return the inputs of a case by name.
+
+    Args:
+        contract: of the artifact.
+        case: names sizes, mask and seed.
+        gain: factor on everything that the logits are made of, see `Calibration`.
+        dtype: of the floating inputs, float32 by default.
+    """
+    rng = np.random.default_rng(case.seed)
+    floating = np.dtype(np.float32) if dtype is None else dtype
+    return {spec.name: _tensor(spec, case, rng, gain, floating) for spec in contract.inputs}
+
+
+def _tensor(
+    spec: TensorSpec, case: CaseRecord, rng: np.random.Generator, gain: float, floating: np.dtype[Any]
+) -> NDArray[Any]:
+    shape = tuple(axis if isinstance(axis, int) else case.axes[axis] for axis in spec.axes)
+    if spec.role == "mask":
+        return make_mask(case.mask or "all", shape, rng).astype(np.dtype(spec.dtype))
+    if spec.dtype == "float":
+        factor = gain if spec.role in ("query", "key", "tokens") else 1.0
+        return np.asarray(rng.standard_normal(shape) * factor, floating)
+    if spec.dtype == "bool":
+        return rng.random(shape) < 0.5
+    return rng.integers(0, 2, shape).astype(np.dtype(spec.dtype))
+
+
+def make_mask(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Return a mask (..., queries, keys), true where a key may be attended.
+
+    `all` hides nothing; `causal` hides the future (top-left aligned); `padding` hides the last keys of each sequence,
+    a different number in each; `holes` hides a random third, never a whole row; `empty-row` is `holes` with one row
+    of each sequence hidden whole.
+    """
+    *_, queries, keys = shape
+    if kind == "all":
+        return np.ones(shape, bool)
+    if kind == "causal":
+        return np.broadcast_to(np.tril(np.ones((queries, keys), bool)), shape).copy()
+    if kind == "padding":
+        return _padding(shape)
+    mask = rng.random(shape) > 1 / 3
+    # Each row keeps the key on its diagonal, so that none is empty by chance.
+    rows = np.arange(queries)
+    mask[..., rows, rows % keys] = True
+    if kind == "empty-row":
+        mask[..., queries // 2, :] = False
+    return mask
+
+
+def _padding(shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    *_, keys = shape
+    sequences = int(np.prod(shape[:-2], dtype=np.int64))
+    hidden = (1 + np.arange(sequences)) % keys  # at least one key stays
+    mask = np.arange(keys)[None, None, :] < (keys - hidden)[:, None, None]
+    return np.broadcast_to(mask, (sequences, *shape[-2:])).reshape(shape).copy()

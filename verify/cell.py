@@ -1,0 +1,204 @@
+"""One cell: an artifact on a runtime with one case, run, judged and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_attest.export.artifact import Artifact
+from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.expected import Expected
+from onnx_attest.verify.findings import Finding, finding
+from onnx_attest.verify.gates import Judgement, judge
+from onnx_attest.verify.oracle.bounded import Bounded
+from onnx_attest.verify.oracle.graph import Evaluation
+from onnx_attest.verify.oracle.ops.operator import UnsupportedOperator
+from onnx_attest.verify.records import CaseRecord, CellRecord, Verdict, finite
+from onnx_attest.verify.runtimes.base import Placement, Session, Tensors, Unavailable
+from onnx_attest.verify.signature import Signature
+
+_POLICIES = {"zero": "0", "mean": "the mean of V", "nan": "NaN"}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What names an artifact in every record about it."""
+
+    model: str
+    variant: str
+    opset: int | None
+    dtype: str
+    artifact_sha256: str
+
+    @staticmethod
+    def of(artifact: Artifact, signature: Signature) -> Identity:
+        """Return the identity of an artifact; without a manifest, what the file itself shows."""
+        manifest = artifact.manifest
+        form = "attention" if "Attention" in signature.got.operators else "decomposed"
+        return Identity(
+            artifact.name,
+            manifest.variant if manifest else form,
+            signature.got.opset,
+            signature.floating.name,
+            artifact.sha256,
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields as the records call them."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """An artifact under test with all that its cells share."""
+
+    identity: Identity
+    signature: Signature
+    expected: Expected
+    arithmetic: Arithmetic
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One runtime, ready to run an artifact, or the reason why not."""
+
+    runtime: str
+    version: str
+    session: Session | None = None
+    verdict: Verdict = "passed"
+    reason: str = ""
+    code: str = ""
+    placement: Placement = field(default_factory=Placement)
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A record with the findings behind its codes and the outputs that were judged."""
+
+    record: CellRecord
+    findings: tuple[Finding, ...] = ()
+    outputs: Tensors | None = None
+
+
+def absent_cell(subject: Subject, stage: Stage) -> Cell:
+    """Return the one cell of a runtime that could not be opened: skipped or errored, with the reason."""
+    found = (finding(stage.code, stage.reason),)
+    return Cell(_record(subject, stage, None, stage.verdict, stage.reason, found), found)
+
+
+def run_cell(
+    subject: Subject,
+    stage: Stage,
+    case: CaseRecord,
+    inputs: Mapping[str, NDArray[Any]],
+    evaluation: Evaluation | str,
+) -> Cell:
+    """Return the cell of a runtime on a case; `evaluation` is the oracle's, or why there is none."""
+    assert stage.session is not None
+    try:
+        outputs = stage.session.run(inputs)
+    except Unavailable as error:
+        found = (finding("OA202", str(error)),)
+        return Cell(_record(subject, stage, case, "skipped", str(error), found), found)
+    except Exception as error:  # noqa: BLE001 - whatever a runtime raises ends this cell, not the run
+        reason = describe(error)
+        found = (finding("OA304", reason),)
+        return Cell(_record(subject, stage, case, "errored", reason, found), found)
+    if isinstance(evaluation, str):
+        found = (finding("OA802", evaluation),)
+        return Cell(_record(subject, stage, case, "inconclusive", evaluation, found), found, outputs)
+    judgement = judge(outputs, evaluation.outputs, subject.signature.dtypes)
+    found = judgement.findings
+    if found and case.mask == "empty-row":
+        found = _name_policy(subject, outputs, inputs, evaluation, judgement)
+    verdict: Verdict = "failed" if found else "passed"
+    reason = "; ".join(item.message for item in found)
+    return Cell(_record(subject, stage, case, verdict, reason, found, judgement), found, outputs)
+
+
+def describe(error: Exception) -> str:
+    """Return an exception in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _record(
+    subject: Subject,
+    stage: Stage,
+    case: CaseRecord | None,
+    verdict: Verdict,
+    reason: str,
+    found: tuple[Finding, ...],
+    judgement: Judgement | None = None,
+) -> CellRecord:
+    return CellRecord(
+        **subject.identity.fields(),
+        runtime=stage.runtime,
+        runtime_version=stage.version,
+        case=case,
+        verdict=verdict,
+        reason=reason,
+        provider_requested=stage.placement.requested,
+        provider_used=stage.placement.used,
+        nodes_by_provider=stage.placement.nodes_by_provider,
+        findings=tuple(dict.fromkeys(item.code for item in found)),
+        **({} if judgement is None else _numbers(judgement)),
+    )
+
+
+def _numbers(judgement: Judgement) -> dict[str, Any]:
+    worst = judgement.worst
+    form_failed = judgement.max_err_over_tau is None
+    return {
+        "gates": {
+            "form": {"failed": float(form_failed)},
+            "proof": {"max_err_over_tau": finite(judgement.max_err_over_tau)},
+        },
+        "max_abs_err": finite(judgement.max_abs_err),
+        "max_rel_err": finite(judgement.max_rel_err),
+        "worst_output": worst.output,
+        "worst_index": worst.index,
+        "worst_actual": f"{worst.actual:.9g}" if worst.output else "",
+        "worst_expected": f"{worst.expected:.9g}" if worst.output else "",
+    }
+
+
+def _name_policy(
+    subject: Subject,
+    outputs: Tensors,
+    inputs: Mapping[str, NDArray[Any]],
+    evaluation: Evaluation,
+    judgement: Judgement,
+) -> tuple[Finding, ...]:
+    """Return OA305 with the policy that the outputs follow, if some other policy than the declared explains them.
+
+    Otherwise the gates' own findings stand: then the fault is not in the empty rows alone.
+    """
+    declared = subject.signature.contract.empty_rows
+    row = _first_empty_row(evaluation)
+    for policy, words in _POLICIES.items():
+        if policy == declared or not _follows(subject, outputs, inputs, policy):
+            continue
+        message = f"the row without any key, {row}, is {words}; the contract declares {_POLICIES[declared]}"
+        return (finding("OA305", message),)
+    return judgement.findings
+
+
+def _follows(subject: Subject, outputs: Tensors, inputs: Mapping[str, NDArray[Any]], policy: str) -> bool:
+    try:
+        other = subject.expected.evaluate_graph(inputs, subject.arithmetic, policy)
+    except UnsupportedOperator:
+        return False
+    bounds: dict[str, Bounded] = other.outputs
+    return judge(outputs, bounds, subject.signature.dtypes).passed
+
+
+def _first_empty_row(evaluation: Evaluation) -> str:
+    for seen in evaluation.attentions:
+        rows = np.argwhere(seen.facts.empty)
+        if len(rows):
+            return f"{[int(i) for i in rows[0]]}"
+    return "unknown"

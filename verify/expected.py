@@ -1,0 +1,114 @@
+"""What a correct runtime would give for an artifact: its specification, or else its own graph, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from onnx_attest.errors import UsageError
+from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.cases import make_inputs
+from onnx_attest.verify.oracle.graph import Evaluation, GraphOracle
+from onnx_attest.verify.oracle.ops.operator import UnsupportedOperator
+from onnx_attest.verify.records import CaseRecord
+from onnx_attest.verify.runtimes.base import Tensors
+from onnx_attest.verify.signature import Signature
+
+_CALIBRATION_ROUNDS = 4
+_GAIN_DIGITS = 3
+
+
+class Expected:
+    """The oracle of one artifact, and the inputs that it makes comparable.
+
+    Attributes:
+        source: `specification` or `graph`.
+        reason: why nothing can be evaluated, "" if it can.
+    """
+
+    def __init__(self, signature: Signature) -> None:
+        self._signature = signature
+        self._contract = signature.contract
+        specification = self._contract.specification
+        self.source = "specification" if specification else "graph"
+        if specification:
+            self._oracle = GraphOracle(
+                _parse(specification), stored_as=signature.floating, empty_rows=self._contract.empty_rows
+            )
+        else:
+            self._oracle = GraphOracle(signature.model, empty_rows=self._contract.empty_rows)
+        self.reason = _reason(self._oracle)
+        self._gains: dict[float | None, float] = {None: 1.0}
+
+    def evaluate(self, inputs: Mapping[str, NDArray[Any]], arithmetic: Arithmetic) -> Evaluation:
+        """Return the outputs with their bounds.
+
+        Raises:
+            UnsupportedOperator: a form of an operator that the oracle does not have.
+        """
+        return self._oracle.evaluate({name: inputs[name] for name in self._oracle.inputs}, arithmetic)
+
+    def evaluate_graph(
+        self, inputs: Mapping[str, NDArray[Any]], arithmetic: Arithmetic, empty_rows: str
+    ) -> Evaluation:
+        """Return the same of the file's own graph, under another policy for empty rows."""
+        return GraphOracle(self._signature.model, empty_rows=empty_rows).evaluate(inputs, arithmetic)
+
+    def inputs(self, case: CaseRecord, arithmetic: Arithmetic) -> Tensors:
+        """Return the inputs of a case, scaled so that the logits have the case's deviation."""
+        gain = self._gain(case.logit_std, arithmetic)
+        return make_inputs(self._contract, case, gain=gain, dtype=self._signature.floating)
+
+    def has_attention(self, arithmetic: Arithmetic) -> bool:
+        """Whether the oracle recognises an attention, so that there are logits to scale."""
+        return not self.reason and self._logit_std(1.0, arithmetic) is not None
+
+    def _gain(self, logit_std: float | None, arithmetic: Arithmetic) -> float:
+        if logit_std not in self._gains:
+            assert logit_std is not None
+            self._gains[logit_std] = self._calibrate(logit_std, arithmetic)
+        return self._gains[logit_std]
+
+    def _calibrate(self, logit_std: float, arithmetic: Arithmetic) -> float:
+        """Return the factor on the inputs that gives the logits this deviation.
+
+        Logits are quadratic in the factor but for biases, so a few rounds of correcting by the square root settle.
+        Rounded, so that variants of one module get the same inputs although their graphs round differently.
+        """
+        gain = 1.0
+        for _ in range(_CALIBRATION_ROUNDS):
+            seen = self._logit_std(gain, arithmetic)
+            if not seen or not np.isfinite(seen):
+                return 1.0
+            gain *= (logit_std / seen) ** 0.5
+        return float(f"{gain:.{_GAIN_DIGITS}g}")
+
+    def _logit_std(self, gain: float, arithmetic: Arithmetic) -> float | None:
+        sizes = {axis: size + 16 for axis, size in self._contract.traced.items()}
+        plain = "all" if "all" in self._contract.mask_kinds() else None
+        case = CaseRecord(name="calibration", axes=sizes, mask=plain)
+        inputs = make_inputs(self._contract, case, gain=gain, dtype=self._signature.floating)
+        try:
+            return self.evaluate(inputs, arithmetic).logit_std
+        except UnsupportedOperator:
+            return None
+
+
+def _parse(specification: str) -> onnx.ModelProto:
+    try:
+        model = onnx.parser.parse_model(specification)
+        onnx.checker.check_model(model)
+    except (onnx.parser.ParseError, onnx.checker.ValidationError) as error:
+        raise UsageError(f"the contract's specification is not an ONNX graph: {error}") from error
+    return model
+
+
+def _reason(oracle: GraphOracle) -> str:
+    missing = oracle.unsupported()
+    return f"the oracle does not have the operator {', '.join(missing)}" if missing else ""
+
+

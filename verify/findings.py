@@ -1,0 +1,245 @@
+"""The finding codes: what each means, why it matters, an example, and what to do. A code never changes its meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from onnx_attest.errors import UsageError
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Code:
+    """One finding code.
+
+    Attributes:
+        title: what it means, in a line.
+        why: why it matters.
+        example: the smallest case that shows it.
+        remedy: what to do next; a finding carries it as its next step.
+    """
+
+    code: str
+    severity: Severity
+    title: str
+    why: str
+    example: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A code with its evidence; where it was found is added when it becomes a record.
+
+    Attributes:
+        blame: the party at fault, as far as the comparisons tell: exporter, optimiser, kernel, precision, module, "".
+    """
+
+    code: str
+    message: str
+    blame: str = ""
+    node: str = ""
+
+    @property
+    def severity(self) -> Severity:
+        """The severity of the code."""
+        return CODES[self.code].severity
+
+    @property
+    def next_step(self) -> str:
+        """The remedy of the code."""
+        return CODES[self.code].remedy
+
+
+def finding(code: str, message: str, *, blame: str = "", node: str = "") -> Finding:
+    """Return a finding of a code that exists."""
+    assert code in CODES, code
+    return Finding(code, message, blame, node)
+
+
+def explain(code: str) -> Code:
+    """Return the page of a code.
+
+    Raises:
+        UsageError: an unknown code; the message lists those there are.
+    """
+    if code.upper() not in CODES:
+        raise UsageError(f"unknown code {code!r}; there are {', '.join(CODES)}")
+    return CODES[code.upper()]
+
+
+_TABLE = (
+    Code(
+        "OA101", "error", "The opset asked for is not the opset of the file",
+        "torch's exporter cannot go below opset 18. Asked for less it writes 18 and says so in a log line only; a "
+        "runtime that takes 13 at most then refuses the file, on the target.",
+        "torch.onnx.export(module, args, dynamo=True, opset_version=13) gives opset 18.",
+        "Ask for opset 18 or later, or convert the file with onnx.version_converter and verify the result.",
+    ),
+    Code(
+        "OA102", "error", "An axis that was requested dynamic is a number in the file",
+        "The file works at the traced size and at no other.",
+        "dynamic={'x': {1: 'seq_len'}} was asked, and the input x of the file is [batch, 128, 64].",
+        "Look for a Python int made from a shape in forward (x.shape[1] used as a list length or a range), and export again.",
+    ),
+    Code(
+        "OA103", "warning", "An axis has another name, or is left open where a size was fixed",
+        "Equal names are how a file says that two axes have the same size; a caller who reads them is misled.",
+        "An output axis asked for as seq_len is called s27 in the file.",
+        "Name the axis in dynamic_shapes, or adapt the contract if the file is right.",
+    ),
+    Code(
+        "OA104", "error", "An input or output was dropped, renamed or has another rank",
+        "A dropped input is fed by the caller and ignored, or refused by the runtime.",
+        "forward takes a mask that does not reach the result; the file has no input of that name.",
+        "Use the input in forward, or take it out of the contract.",
+    ),
+    Code(
+        "OA105", "error", "The exporter failed",
+        "There is no file, so nothing was verified for this variant.",
+        "scaled_dot_product_attention on tensors with three axes: only 4D query, key, and value are supported.",
+        "Read the message: it is the exporter's innermost error. `onnx-attest export` repeats it alone.",
+    ),
+    Code(
+        "OA106", "error", "The module differs from itself on two runs",
+        "A module in training mode drops at random; whatever is compared with it differs as well, and no fault of the "
+        "file can be told from that.",
+        "nn.TransformerEncoderLayer(32, 4, dropout=0.5) without .eval().",
+        "Call module.eval() before the export, or seed what is random inside the module.",
+    ),
+    Code(
+        "OA108", "error", "The file does not compute what the module computes",
+        "All ONNX runtimes agree with each other and not with the module: they run the same wrong graph. Agreement of "
+        "runtimes proves nothing then.",
+        "A boolean mask with an empty row at opset 18: torch gives 0, every runtime the mean of V "
+        "(microsoft/onnxscript#2654).",
+        "Export at another opset or write the operation differently, and verify again; report it to the exporter.",
+    ),
+    Code(
+        "OA109", "error", "Neither the module nor the file computes its specification",
+        "Module and file agree, and both differ from what the contract says the model is.",
+        "Attention without the division by sqrt(d_k), held against the chapter's formula.",
+        "Correct the module, or the specification in its contract.",
+    ),
+    Code(
+        "OA201", "note", "A runtime was not used",
+        "What was not run was not verified; the rows say skipped, and never passed.",
+        "ort-cuda on a machine without CUDA libraries: libcublasLt.so.13 cannot be opened.",
+        "Install what the reason names, or run on a machine that has it; `onnx-attest doctor` shows each runtime.",
+    ),
+    Code(
+        "OA202", "error", "The session runs elsewhere than asked",
+        "ONNX Runtime gives a CPU session without an exception when a provider fails to start; its numbers and its "
+        "speed would be reported under the wrong name.",
+        "InferenceSession(file, providers=['CUDAExecutionProvider']) whose get_providers() is ['CPUExecutionProvider'].",
+        "Run `onnx-attest doctor` for the loader's reason; install the provider's libraries.",
+    ),
+    Code(
+        "OA203", "note", "Some nodes run on another provider than asked",
+        "Each change of provider copies tensors; the arithmetic of those nodes is the other provider's.",
+        "Shape computations that ORT places on the CPU beside a CUDA session.",
+        "Look at nodes_by_provider in the records; a large share says that the provider lacks kernels.",
+    ),
+    Code(
+        "OA301", "error", "An output is farther from the exact result than rounding can explain",
+        "The bound holds for every correct implementation in the declared arithmetic, so this is a defect or another "
+        "arithmetic, not bad luck. There is no tolerance to widen.",
+        "A scale of 1/d_k instead of 1/sqrt(d_k); TF32 products under the profile fp32.",
+        "See which runtimes share it (blame); run with optimisations off; check that the declared arithmetic is the one used.",
+    ),
+    Code(
+        "OA302", "error", "An output has the wrong name, shape or dtype",
+        "Nothing can be compared, and the caller gets something else than promised.",
+        "An axis baked in at its traced size: the output is [2, 7, 45] for an input of length 8.",
+        "Compare the output's axes with the contract; look for a Reshape or Expand with a traced size.",
+    ),
+    Code(
+        "OA303", "error", "NaN or infinity stands where the exact result has none, or is missing where it has one",
+        "Comparisons with a tolerance let NaN pass, since every comparison with NaN is false.",
+        "A softmax without the maximum subtracted at a logit of 89 in fp32: inf / inf.",
+        "Look at the logit scale of the case: an overflow needs the maximum subtracted; an empty row needs a policy.",
+    ),
+    Code(
+        "OA304", "error", "The runtime raised",
+        "The file loads elsewhere and fails here, often at sizes other than the traced one.",
+        "A Reshape to the traced length: input shape {8,2,45}, requested shape {7,10,9}.",
+        "Read the runtime's message; it names the node. Verify at that size alone with --input-shapes.",
+    ),
+    Code(
+        "OA305", "error", "A row without any key does not follow the declared policy",
+        "A query whose keys are all masked has three conventions, NaN, 0 and the mean of V. Padding makes such rows, and "
+        "they leak into the loss or the next layer.",
+        "Contract zero; the file masks with the lowest finite number, so that all logits are equal and the row is mean(V).",
+        "Mask with -inf and guard the NaN, or declare the policy that the file has.",
+    ),
+    Code(
+        "OA401", "error", "Softmax weights are NaN or infinite where they should be numbers",
+        "One such row makes the whole next layer NaN.",
+        "exp(l) / sum(exp(l)) at l = 89 in fp32.",
+        "Subtract the row's maximum before the exponential.",
+    ),
+    Code(
+        "OA402", "error", "A row of softmax weights does not sum to one",
+        "The output is then no weighted mean of the values. The limit is the rounding of a sum, division and store.",
+        "softmax over the wrong axis; a denominator with an epsilon added.",
+        "Check the axis of the Softmax node and what is added to its denominator.",
+    ),
+    Code(
+        "OA403", "error", "A masked key receives weight",
+        "What the mask hides reaches the output: padding, or the future in a causal model.",
+        "A mask of -10 instead of -inf leaves e^-10 of the weight.",
+        "Mask with -inf, or with a number far below the smallest logit.",
+    ),
+    Code(
+        "OA404", "error", "A softmax weight is farther from its exact value than rounding can explain",
+        "The weights decide what is attended; an error here can cancel in the output of the case at hand.",
+        "Logits cast through fp16 before the softmax.",
+        "Look at what comes before the softmax: scale, mask, casts.",
+    ),
+    Code(
+        "OA405", "error", "The weights as a distribution are farther from the exact one than rounding can explain",
+        "Divergence adds up what no single weight shows.",
+        "All logits of a row scaled by 1.001.",
+        "Check the scale and the arithmetic of the logits.",
+    ),
+    Code(
+        "OA406", "error", "Outputs change when masked keys and values change",
+        "A mask hides only if nothing behind it matters: the outputs must stay bitwise the same.",
+        "Values of 3e38 at padded keys with weights of 1e-39 there.",
+        "Find what reads the masked positions: a mask added too late, or a finite mask.",
+    ),
+    Code(
+        "OA601", "error", "The result is wrong with graph optimisations on and right with them off",
+        "An optimiser pass changed the meaning of the graph.",
+        "ort-cpu fails where ort-cpu-noopt passes on the same file.",
+        "Switch passes off one by one with disabled_optimizers, and report the pass.",
+    ),
+    Code(
+        "OA801", "error", "The manifest describes another file",
+        "Contract, module and export request are those of other bytes: what they say does not hold here.",
+        "The .onnx file was optimised or edited after its export.",
+        "Export again, or delete the manifest to verify the file on its own.",
+    ),
+    Code(
+        "OA802", "warning", "There is no exact result to compare with",
+        "An operator of the graph is not in the oracle, so nothing is concluded: the cells are inconclusive, not passed.",
+        "A graph with Conv.",
+        "Give the contract a specification made of operators that the oracle has; the message names what is missing.",
+    ),
+    Code(
+        "OA803", "error", "A known failure did not happen",
+        "known.toml excuses a failure that is no longer there; the next real one would be excused as well.",
+        "An entry for an exporter bug, after the exporter was fixed.",
+        "Remove the entry from known.toml, or narrow its case pattern.",
+    ),
+    Code(
+        "OA804", "error", "A required runtime did not run",
+        "--require says that a verdict without this runtime is worth nothing.",
+        "--require ort-cuda on a machine without a GPU.",
+        "Run where the runtime works; `onnx-attest doctor` says why it does not work here.",
+    ),
+)  # fmt: skip
+
+CODES: dict[str, Code] = {code.code: code for code in _TABLE}

@@ -1,0 +1,175 @@
+"""The gates: pure functions of a runtime's outputs and the oracle's.
+
+*form*: names, shapes, dtypes, and the positions of NaN and the infinities, before any difference is taken. NaN on
+both sides is a match only where the oracle has it. *proof*: |y - o| <= tau for every element; a violation is a
+proven defect under the declared arithmetic (NUMERICS.md section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_attest.verify.findings import Finding, finding
+from onnx_attest.verify.oracle.bounded import Bounded, Floats
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The element with the largest error over its bound."""
+
+    output: str = ""
+    index: tuple[int, ...] = ()
+    actual: float = float("nan")
+    expected: float = float("nan")
+    ratio: float = 0.0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the gates say of one set of outputs.
+
+    Attributes:
+        max_err_over_tau: None where the form gate failed, since there is no difference to take.
+        max_abs_err, max_rel_err: over all elements that are finite on both sides; reported, never judged by.
+    """
+
+    findings: tuple[Finding, ...]
+    max_err_over_tau: float | None
+    max_abs_err: float | None
+    max_rel_err: float | None
+    worst: Worst
+
+    @property
+    def passed(self) -> bool:
+        """Whether no gate found anything."""
+        return not self.findings
+
+
+def judge(
+    actual: Mapping[str, NDArray[Any]], expected: Mapping[str, Bounded], dtypes: Mapping[str, np.dtype[Any]]
+) -> Judgement:
+    """Return what the gates *form* and *proof* say.
+
+    Args:
+        actual: what the runtime gave, by output name.
+        expected: what the oracle gave, with bounds.
+        dtypes: what each output must be stored as.
+    """
+    form = check_form(actual, expected, dtypes)
+    if form:
+        return Judgement(tuple(form), None, None, None, _first_misplaced(actual, expected))
+    worst = max((_worst(name, actual[name], expected[name]) for name in expected), key=lambda w: w.ratio)
+    differences = [_differences(actual[name], expected[name]) for name in expected]
+    found = [_violation(worst)] if worst.ratio > 1 else []
+    return Judgement(
+        tuple(found), worst.ratio, max(a for a, _ in differences), max(r for _, r in differences), worst
+    )
+
+
+def check_form(
+    actual: Mapping[str, NDArray[Any]], expected: Mapping[str, Bounded], dtypes: Mapping[str, np.dtype[Any]]
+) -> list[Finding]:
+    """Return what the *form* gate finds: names first, then shapes and dtypes, then positions of NaN and inf."""
+    if set(actual) != set(expected):
+        message = f"outputs are {', '.join(sorted(actual))}, they should be {', '.join(sorted(expected))}"
+        return [finding("OA302", message)]
+    found = []
+    for name, reference in expected.items():
+        array = actual[name]
+        if array.shape != reference.value.shape:
+            found.append(finding("OA302", f"{name}.shape is {array.shape}, it should be {reference.value.shape}"))
+        elif array.dtype != dtypes[name]:
+            found.append(finding("OA302", f"{name}.dtype is {array.dtype}, it should be {dtypes[name]}"))
+        else:
+            found += _positions(name, array, reference)
+    return found
+
+
+def _positions(name: str, actual: NDArray[Any], expected: Bounded) -> list[Finding]:
+    if not expected.is_float:
+        return []
+    found = []
+    for label, wrong in _misplaced(actual, expected).items():
+        if wrong.any():
+            index = tuple(int(i) for i in np.argwhere(wrong)[0])
+            there = "has" if _IS[label](actual[index]) else "lacks"
+            found.append(
+                finding("OA303", f"{name}{list(index)} {there} {label}, {int(wrong.sum())} such of {wrong.size}; "
+                                 f"exact: {expected.value[index]:.6g}")
+            )  # fmt: skip
+    return found
+
+
+_IS = {"NaN": np.isnan, "+inf": np.isposinf, "-inf": np.isneginf}
+
+
+def _misplaced(actual: NDArray[Any], expected: Bounded) -> dict[str, NDArray[np.bool_]]:
+    """Return where NaN and each infinity is on one side only.
+
+    A float64 value beyond the dtype's largest number is an infinity there; one that is within its bound of the
+    largest number may be either.
+    """
+    largest = np.finfo(actual.dtype).max
+    value = expected.value
+    with np.errstate(invalid="ignore"):
+        stored = np.where(np.abs(value) > largest, np.copysign(np.inf, value), value)
+        either = np.isfinite(value) & (np.abs(value) + expected.errors() > largest)
+    return {label: (is_(actual) != is_(stored)) & ~either for label, is_ in _IS.items()}
+
+
+def _first_misplaced(actual: Mapping[str, NDArray[Any]], expected: Mapping[str, Bounded]) -> Worst:
+    for name, reference in expected.items():
+        array = actual.get(name)
+        if array is None or array.shape != reference.value.shape or not reference.is_float:
+            continue
+        if not np.issubdtype(array.dtype, np.floating):
+            continue
+        for wrong in _misplaced(array, reference).values():
+            if wrong.any():
+                index = tuple(int(i) for i in np.argwhere(wrong)[0])
+                return Worst(name, index, float(array[index]), float(reference.value[index]), float("inf"))
+    return Worst()
+
+
+def ratios(actual: NDArray[Any], expected: Bounded) -> Floats:
+    """Return |actual - expected| over the bound for each element, 0 where both are the same NaN or infinity."""
+    difference = _error(actual, expected)
+    bound = np.broadcast_to(expected.errors(), difference.shape)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = difference / bound
+    # 0/0: an exact element that is exact; x/inf: a bound that says nothing cannot be exceeded.
+    return np.where(difference == 0, 0.0, ratio)
+
+
+def _error(actual: NDArray[Any], expected: Bounded) -> Floats:
+    value = expected.value.astype(np.float64)
+    both = np.isfinite(value) & np.isfinite(actual.astype(np.float64))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.where(both, np.abs(actual.astype(np.float64) - value), 0.0)
+
+
+def _worst(name: str, actual: NDArray[Any], expected: Bounded) -> Worst:
+    ratio = ratios(actual, expected)
+    if ratio.size == 0:
+        return Worst(name)
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(ratio)), ratio.shape))
+    return Worst(name, index, float(actual[index]), float(expected.value[index]), float(ratio[index]))
+
+
+def _differences(actual: NDArray[Any], expected: Bounded) -> tuple[float, float]:
+    difference = _error(actual, expected)
+    size = np.abs(expected.value.astype(np.float64))
+    relative = np.divide(difference, size, out=np.zeros_like(difference), where=(size > 0) & (difference > 0))
+    return float(difference.max(initial=0.0)), float(relative.max(initial=0.0))
+
+
+def _violation(worst: Worst) -> Finding:
+    where = f"{worst.output}{list(worst.index)}"
+    return finding(
+        "OA301", f"{where} is {worst.actual:.9g}, exact {worst.expected:.9g}: {worst.ratio:.3g} times its bound"
+    )

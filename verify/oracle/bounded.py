@@ -1,0 +1,197 @@
+"""Values in float64 with a bound on how far a correct runtime may be from them, and the arithmetic of such pairs.
+
+Each function returns the exact result of its operation on the exact values, and a bound that holds for every
+runtime which computes the operation in the given arithmetic on operands that are themselves within their bounds.
+Sources: Higham, *Accuracy and Stability of Numerical Algorithms*, chapter 3; NUMERICS.md sections 1 and 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_attest.verify.arithmetic import Arithmetic, gamma
+
+if TYPE_CHECKING:
+    from onnx_attest.verify.oracle.attention import SoftmaxFacts
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bounded:
+    """An array and the absolute error that a correct runtime may have in it.
+
+    Attributes:
+        value: float64, or integers or booleans as they are.
+        error: float64 of the same shape; None stands for exact.
+        magnitude: for a matrix product and what scales it, the product of absolute values |a||b|: it says how
+            much cancellation there was.
+        softmax: set where the values are attention weights, so that a product with them can use the centred bound.
+    """
+
+    value: Array
+    error: Floats | None = None
+    magnitude: Floats | None = None
+    softmax: SoftmaxFacts | None = None
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the values are real numbers, for which rounding matters."""
+        return bool(self.value.dtype == np.float64)
+
+    def errors(self) -> Floats | float:
+        """Return the error, 0.0 where exact."""
+        return 0.0 if self.error is None else self.error
+
+
+def exact(value: Any) -> Bounded:
+    """Return a value without error; floats of any width become float64."""
+    array = np.asarray(value)
+    return Bounded(array.astype(np.float64) if is_floating(array.dtype) else array)
+
+
+def is_floating(dtype: Any) -> bool:
+    """Whether a dtype is a floating one; ml_dtypes' bfloat16 does not say so itself."""
+    return bool(np.issubdtype(dtype, np.floating)) or np.dtype(dtype).name in ("bfloat16", "float16")
+
+
+def rounded(
+    value: Floats, inherited: Floats | float, arithmetic: Arithmetic, roundings: float = 1.0
+) -> Bounded:
+    """Return a value whose last operation was rounded, with the errors inherited from its operands."""
+    u = max(arithmetic.u, arithmetic.u_s)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = inherited + roundings * u * (np.abs(value) + inherited) + arithmetic.eta
+    # An infinity is what it is: -inf in a mask has no rounding error.
+    return Bounded(value, np.where(np.isfinite(value), error, 0.0))
+
+
+def add(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
+    """Return a + b."""
+    return _keeping_magnitude(rounded(a.value + b.value, a.errors() + b.errors(), arithmetic), a, b)
+
+
+def subtract(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
+    """Return a - b."""
+    return rounded(a.value - b.value, a.errors() + b.errors(), arithmetic)
+
+
+def multiply(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
+    """Return a * b.
+
+    A factor that is a single number gets c_s roundings: runtimes fold scales into each other and into a product's
+    alpha, each time rounding the constant anew.
+    """
+    ea, eb = a.errors(), b.errors()
+    inherited = np.abs(a.value) * eb + np.abs(b.value) * ea + ea * eb
+    result = rounded(a.value * b.value, inherited, arithmetic, _scalar_roundings(a, b, arithmetic))
+    return _scaled_magnitude(result, a, b)
+
+
+def divide(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
+    """Return a / b; unbounded where b may be zero."""
+    ea, eb = a.errors(), b.errors()
+    magnitude = np.abs(b.value)
+    inherited = (ea + np.abs(a.value / b.value) * eb) / np.maximum(magnitude - eb, 0.0)
+    result = rounded(a.value / b.value, inherited, arithmetic, _scalar_roundings(a, b, arithmetic))
+    return _scaled_magnitude(result, a, Bounded(1.0 / b.value)) if b.value.size == 1 else result
+
+
+def _scalar_roundings(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> float:
+    return arithmetic.c_s if 1 in (a.value.size, b.value.size) else 1.0
+
+
+def _scaled_magnitude(result: Bounded, a: Bounded, b: Bounded) -> Bounded:
+    product, factor = (a, b) if b.value.size == 1 else (b, a)
+    if product.magnitude is None or factor.value.size != 1:
+        return result
+    return Bounded(result.value, result.error, product.magnitude * np.abs(factor.value))
+
+
+def _keeping_magnitude(result: Bounded, a: Bounded, b: Bounded) -> Bounded:
+    magnitude = a.magnitude if a.magnitude is not None else b.magnitude
+    if magnitude is None:
+        return result
+    return Bounded(result.value, result.error, np.broadcast_to(magnitude, result.value.shape))
+
+
+def exponential(a: Bounded, arithmetic: Arithmetic) -> Bounded:
+    """Return e^a: e^x (e^E - 1 + c_exp u)."""
+    value = np.exp(a.value)
+    inherited = value * np.expm1(a.errors())
+    return rounded(value, inherited, arithmetic, arithmetic.c_exp)
+
+
+def root(a: Bounded, arithmetic: Arithmetic) -> Bounded:
+    """Return the square root: E / (sqrt(x) + sqrt(x - E)), at most sqrt(E)."""
+    value = np.sqrt(a.value)
+    error = a.errors()
+    below = np.sqrt(np.maximum(a.value - error, 0.0))
+    inherited = np.divide(error, value + below, out=np.zeros_like(value), where=value + below > 0)
+    return rounded(value, inherited, arithmetic)
+
+
+def total(a: Bounded, axes: tuple[int, ...], *, keepdims: bool, arithmetic: Arithmetic) -> Bounded:
+    """Return the sum over axes, in whatever order it is taken: sum E + gamma_n sum (|x| + E)."""
+    value = a.value.sum(axes, keepdims=keepdims)
+    if not a.is_float:
+        return Bounded(value)
+    terms = a.value.size // max(value.size, 1)
+    error = np.broadcast_to(a.errors(), a.value.shape).sum(axes, keepdims=keepdims)
+    size = np.abs(a.value).sum(axes, keepdims=keepdims) + error
+    return Bounded(value, error + gamma(terms, arithmetic.u_acc) * size + arithmetic.eta)
+
+
+def largest(a: Bounded, axes: tuple[int, ...], *, keepdims: bool) -> Bounded:
+    """Return the maximum over axes: it is off by no more than the worst element."""
+    value = a.value.max(axes, keepdims=keepdims)
+    return Bounded(value, None if a.error is None else a.error.max(axes, keepdims=keepdims))
+
+
+def matmul(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
+    """Return a @ b, summed in any order: |A| E_B + E_A |B| + E_A E_B + gamma_k (|A| + E_A)(|B| + E_B).
+
+    Casting the operands to a shorter format (TF32) adds 2 u_in (1 + u_in) |A||B|.
+    """
+    value = np.matmul(a.value, b.value)
+    if not a.is_float:
+        return Bounded(value)
+    size = np.matmul(np.abs(a.value), np.abs(b.value))
+    inherited = _inherited_by_product(a, b)
+    terms = a.value.shape[-1] + 1  # one more, for a bias that the runtime folds into the same sum
+    relative = gamma(terms, arithmetic.u_acc) + 2 * arithmetic.u_in * (1 + arithmetic.u_in)
+    error = inherited + relative * (size + inherited) + arithmetic.u_s * np.abs(value)
+    underflow = terms * arithmetic.eta  # each product may lose a subnormal
+    return Bounded(value, error + underflow, size)
+
+
+def _inherited_by_product(a: Bounded, b: Bounded) -> Floats | float:
+    inherited: Floats | float = 0.0
+    if b.error is not None:
+        inherited = inherited + np.matmul(np.abs(a.value), b.error)
+    if a.error is not None:
+        inherited = inherited + np.matmul(a.error, np.abs(b.value) + b.errors())
+    return inherited
+
+
+def where(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
+    """Return a where the condition holds, else b; both keep their errors."""
+    value = np.where(condition.value, a.value, b.value)
+    if not np.issubdtype(value.dtype, np.floating):
+        return Bounded(value)
+    error = np.where(condition.value, a.errors(), b.errors())
+    kept = _keeping_magnitude(Bounded(value, error), a, b)
+    return Bounded(kept.value, kept.error, kept.magnitude, _guarded(condition, a, b))
+
+
+def _guarded(condition: Bounded, a: Bounded, b: Bounded) -> SoftmaxFacts | None:
+    """Return the softmax facts of Where(IsNaN(p), 0, p): the same weights, without NaN."""
+    if b.softmax is None or np.any(a.value):
+        return None
+    same = bool(np.array_equal(np.broadcast_to(condition.value, b.value.shape), np.isnan(b.value)))
+    return b.softmax.without_nan() if same else None

@@ -1,0 +1,171 @@
+"""Evaluation of an ONNX graph in float64, each value with its rounding bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
+from onnx_attest.verify.oracle.attention import SoftmaxFacts, with_policy
+from onnx_attest.verify.oracle.bounded import Bounded, exact
+from onnx_attest.verify.oracle.ops import OPERATORS
+from onnx_attest.verify.oracle.ops.operator import Node, UnsupportedOperator
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionSeen:
+    """One attention that the oracle recognised while it evaluated the graph.
+
+    Attributes:
+        node: name of the node that multiplies the weights with the values.
+        output_name: name of the graph value that it gives.
+        weights: name of the graph value that holds the weights; "" inside an Attention operator.
+        values: V, float64, (..., keys, d_v).
+        output: o, float64, (..., queries, d_v).
+    """
+
+    node: str
+    output_name: str
+    weights: str
+    facts: SoftmaxFacts
+    values: NDArray[np.float64]
+    output: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The outputs of a graph with their bounds, and the attentions met on the way."""
+
+    outputs: dict[str, Bounded]
+    attentions: tuple[AttentionSeen, ...]
+
+    @property
+    def logit_std(self) -> float | None:
+        """Standard deviation of all unmasked logits, None without attention."""
+        logits = [seen.facts.logits[~seen.facts.masked] for seen in self.attentions]
+        return float(np.concatenate(logits).std()) if logits else None
+
+
+class GraphOracle:
+    """An ONNX graph, ready to be evaluated for many inputs.
+
+    A graph that writes its attention as several nodes gets the centred bound too: the weights carry what the
+    softmax knew about them, and the product with the values uses it.
+    """
+
+    def __init__(
+        self, model: onnx.ModelProto, *, stored_as: np.dtype[Any] | None = None, empty_rows: str = "unknown"
+    ) -> None:
+        """Read the graph.
+
+        Args:
+            model: checked by `onnx.checker` before.
+            stored_as: for a specification written with exact constants: the dtype a runtime stores them in, so
+                that each carries the error of being rounded to it. None: constants are what the file holds.
+            empty_rows: the declared policy that softmax rows without any key are given (`nan`, `zero`); with any
+                other the graph decides.
+        """
+        self._opsets = {opset.domain: opset.version for opset in model.opset_import}
+        self._nodes = [self._read(node, index) for index, node in enumerate(model.graph.node)]
+        self._constants = {
+            tensor.name: _constant(onnx.numpy_helper.to_array(tensor), stored_as)
+            for tensor in model.graph.initializer
+        }
+        self.inputs = [value.name for value in model.graph.input if value.name not in self._constants]
+        self.outputs = [value.name for value in model.graph.output]
+        self._last_use = self._last_uses()
+        self._empty_rows = empty_rows
+
+    def unsupported(self) -> tuple[str, ...]:
+        """Return the operators of the graph that the oracle does not have, each once."""
+        return tuple(
+            dict.fromkeys(node.operator for node in self._nodes if node.operator not in OPERATORS)
+        )
+
+    def evaluate(
+        self, inputs: Mapping[str, NDArray[Any]], arithmetic: Arithmetic = PROFILES["fp32"]
+    ) -> Evaluation:
+        """Return all outputs with their bounds for a runtime that computes in `arithmetic`.
+
+        Raises:
+            UnsupportedOperator: an operator, or a form of one, that the oracle does not have.
+        """
+        known = {name: exact(value) for name, value in inputs.items()} | self._constants
+        seen: list[AttentionSeen] = []
+        with np.errstate(all="ignore"):  # overflow and NaN are results, and are compared by position
+            for index, node in enumerate(self._nodes):
+                known |= self._run(node, known, arithmetic)
+                seen += _attention_at(node, known)
+                for name in self._last_use.get(index, ()):
+                    del known[name]
+        return Evaluation({name: known[name] for name in self.outputs}, tuple(seen))
+
+    def _read(self, node: onnx.NodeProto, index: int) -> Node:
+        operator = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        attributes = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
+        return Node(
+            node.name or f"{node.op_type}_{index}",
+            operator,
+            self._opsets.get(node.domain, 0),
+            attributes,
+            tuple(node.input),
+            tuple(node.output),
+        )
+
+    def _run(self, node: Node, known: Mapping[str, Bounded], arithmetic: Arithmetic) -> dict[str, Bounded]:
+        operator = OPERATORS.get(node.operator)
+        if operator is None:
+            raise UnsupportedOperator(f"the oracle does not have the operator {node.operator}")
+        try:
+            values = operator(node, [known[name] if name else None for name in node.inputs], arithmetic)
+        except UnsupportedOperator as error:
+            raise UnsupportedOperator(f"{node.name}: {error}") from error
+        if node.operator == "Softmax":
+            values = [with_policy(value, self._empty_rows) for value in values]
+        # zip stops at the shorter: an Attention may give more than the graph asks for, and "" asks for nothing.
+        return {name: value for name, value in zip(node.outputs, values, strict=False) if name}
+
+    def _last_uses(self) -> dict[int, list[str]]:
+        """Return, for each node, the values that nothing needs after it: they are dropped there."""
+        last = {name: index for index, node in enumerate(self._nodes) for name in node.inputs if name}
+        uses: dict[int, list[str]] = {}
+        for name, index in last.items():
+            if name not in self.outputs:
+                uses.setdefault(index, []).append(name)
+        return uses
+
+
+def _plain(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _constant(array: NDArray[Any], stored_as: np.dtype[Any] | None) -> Bounded:
+    value = exact(array)
+    if stored_as is None or not value.is_float:
+        return value
+    stored = value.value.astype(stored_as).astype(np.float64)
+    finite = np.isfinite(value.value)
+    error = np.abs(np.subtract(stored, value.value, out=np.zeros_like(stored), where=finite))
+    return Bounded(value.value, error)
+
+
+def _attention_at(node: Node, known: Mapping[str, Bounded]) -> list[AttentionSeen]:
+    output = known.get(node.outputs[0])
+    if output is None:
+        return []
+    if node.operator == "Attention" and output.softmax is not None:
+        values = known[node.inputs[2]].value
+        return [AttentionSeen(node.name, node.outputs[0], "", output.softmax, values, output.value)]
+    if node.operator == "MatMul" and known[node.inputs[0]].softmax is not None:
+        weights = known[node.inputs[0]]
+        assert weights.softmax is not None
+        values = known[node.inputs[1]].value
+        return [
+            AttentionSeen(node.name, node.outputs[0], node.inputs[0], weights.softmax, values, output.value)
+        ]
+    return []

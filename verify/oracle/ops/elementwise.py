@@ -1,0 +1,113 @@
+"""Elementwise operators, comparisons and casts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+
+from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.oracle import bounded
+from onnx_attest.verify.oracle.bounded import Bounded
+from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperator, required
+
+
+def _binary(
+    real: Callable[[Bounded, Bounded, Arithmetic], Bounded], integer: Callable[[Any, Any], Any]
+) -> Operator:
+    """Return the operator that is `real` on floats and `integer`, exact, on integers."""
+
+    def operator(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+        a, b = required(inputs, 0), required(inputs, 1)
+        if a.is_float:
+            return [real(a, b, arithmetic)]
+        return [Bounded(np.asarray(integer(a.value, b.value)))]
+
+    return operator
+
+
+def _truncated_quotient(a: Any, b: Any) -> Any:
+    # ONNX divides integers like C: towards zero.
+    return (np.abs(a) // np.abs(b)) * np.sign(a) * np.sign(b)
+
+
+def _unary(function: Callable[[Bounded, Arithmetic], Bounded]) -> Operator:
+    return lambda node, inputs, arithmetic: [function(required(inputs, 0), arithmetic)]
+
+
+def _comparison(compare: Callable[[Any, Any], Any]) -> Operator:
+    """Return a comparison; on floats it is only defined where rounding cannot decide it."""
+
+    def operator(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+        a, b = required(inputs, 0), required(inputs, 1)
+        uncertain = np.asarray(a.errors() + b.errors())
+        if np.any((uncertain > 0) & (np.abs(a.value - b.value) <= uncertain)):
+            raise UnsupportedOperator("compares numbers that are equal within their rounding errors")
+        return [Bounded(np.asarray(compare(a.value, b.value)))]
+
+    return operator
+
+
+def _logical(function: Callable[..., Any]) -> Operator:
+    return lambda node, inputs, arithmetic: [
+        Bounded(np.asarray(function(*(value.value for value in inputs if value is not None))))
+    ]
+
+
+def _is_nan(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+    return [Bounded(np.isnan(required(inputs, 0).value))]
+
+
+def _negate(a: Bounded, arithmetic: Arithmetic) -> Bounded:
+    return Bounded(-a.value, a.error)
+
+
+def _absolute(a: Bounded, arithmetic: Arithmetic) -> Bounded:
+    return Bounded(np.abs(a.value), a.error)
+
+
+def _where(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+    return [bounded.where(required(inputs, 0), required(inputs, 1), required(inputs, 2))]
+
+
+def _cast(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+    a = required(inputs, 0)
+    target = onnx.helper.tensor_dtype_to_np_dtype(node.get("to"))
+    if not bounded.is_floating(target):
+        return [_cast_to_integer(a, target)]
+    if not a.is_float:
+        return [Bounded(a.value.astype(np.float64))]
+    if np.dtype(target).itemsize < 4:
+        raise UnsupportedOperator(f"Cast to {np.dtype(target).name}: its rounding is not in the bound yet")
+    return [a]
+
+
+def _cast_to_integer(a: Bounded, target: Any) -> Bounded:
+    if a.is_float and np.any(np.asarray(a.errors()) > 0):
+        raise UnsupportedOperator(f"Cast of a rounded number to {np.dtype(target).name}")
+    return Bounded(a.value.astype(target))
+
+
+OPERATORS: dict[str, Operator] = {
+    "Add": _binary(bounded.add, np.add),
+    "Sub": _binary(bounded.subtract, np.subtract),
+    "Mul": _binary(bounded.multiply, np.multiply),
+    "Div": _binary(bounded.divide, _truncated_quotient),
+    "Exp": _unary(bounded.exponential),
+    "Sqrt": _unary(bounded.root),
+    "Neg": _unary(_negate),
+    "Abs": _unary(_absolute),
+    "Equal": _comparison(np.equal),
+    "Less": _comparison(np.less),
+    "LessOrEqual": _comparison(np.less_equal),
+    "Greater": _comparison(np.greater),
+    "GreaterOrEqual": _comparison(np.greater_equal),
+    "And": _logical(np.logical_and),
+    "Or": _logical(np.logical_or),
+    "Not": _logical(np.logical_not),
+    "IsNaN": _is_nan,
+    "Where": _where,
+    "Cast": _cast,
+}

@@ -1,0 +1,143 @@
+"""The whole run on one screen: summary.md."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from onnx_attest.verify.records import (
+    AnyRecord,
+    ArtifactRecord,
+    CellRecord,
+    EnvironmentRecord,
+    FindingRecord,
+    LatencyRecord,
+)
+from onnx_attest.verify.report.formats import UNKNOWN, listed, shortened
+from onnx_attest.verify.report.grouping import grouped, judged, of_kind, with_verdict
+from onnx_attest.verify.report.headline import headline, last_run
+from onnx_attest.verify.report.matrix import matrix
+from onnx_attest.verify.report.outcomes import is_known
+from onnx_attest.verify.report.reasons import EXPORT, NO_REASON, Reason, reasons
+from onnx_attest.verify.report.tables import escaped, to_markdown
+
+WIDTH = 120
+# A screen has 45 lines: the summary names the causes, accuracy.md holds the whole messages and all of them.
+MESSAGE, NEXT_STEP, LINES = 160, 100, 8
+_SEVERITIES = ("error", "warning", "note")
+
+
+def summary(records: Iterable[AnyRecord]) -> str:
+    """Return summary.md: verdict, matrix, reasons, known failures, findings, CUDA, environment."""
+    records = list(records)
+    parts = (
+        headline(records),
+        _why(records),
+        to_markdown(matrix(records)).rstrip() if with_verdict(records) else "",
+        _section("Skipped, errored or inconclusive, each reason once:", _reasons(records)),
+        _section("Known failures, which do not count:", _known_failures(records)),
+        _section("Findings:", _findings(records)),
+        _cuda(records),
+        _environment(records),
+        "Every number: accuracy.md, stability.md, latency.md, and the same in full precision as .csv.",
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _why(records: Sequence[AnyRecord]) -> str:
+    run = last_run(records)
+    if run is None:
+        return ""
+    required = f"Required: {', '.join(run.required)}." if run.required else ""
+    reason = f"Why: {shortened(run.reason, MESSAGE).rstrip('.')}." if run.reason else ""
+    return _wrapped(escaped(" ".join(filter(None, (reason, required)))))
+
+
+def _reasons(records: Sequence[AnyRecord]) -> list[str]:
+    exports = reasons(of_kind(records, ArtifactRecord), ("failed",))
+    unexpected = [one for one in with_verdict(records) if not is_known(one)]
+    return list(map(_said, exports + reasons(unexpected, ("errored", "inconclusive", "skipped"))))
+
+
+def _said(reason: Reason) -> str:
+    # An export is a thing of its own; what a runtime says holds for whatever it was asked to run.
+    about = shortened(listed(" ".join(one) for one in reason.subjects), NEXT_STEP)
+    who = f"{EXPORT} of {about}" if reason.runtime == EXPORT else reason.runtime
+    return f"{who}, {reason.records} {reason.verdict}: {shortened(reason.text, MESSAGE)}"
+
+
+def _known_failures(records: Sequence[AnyRecord]) -> list[str]:
+    """Return one line for each model and issue: the message of a finding, else the reason of a cell."""
+    said: dict[tuple[str, str], str] = {}
+    for finding in of_kind(records, FindingRecord):
+        if is_known(finding):
+            said.setdefault((finding.model, finding.known), finding.message)
+    for one in filter(is_known, judged(records)):
+        said.setdefault((one.model, one.known), one.reason or NO_REASON)
+    return [
+        f"{model or UNKNOWN} ({known}): {shortened(text, MESSAGE)}" for (model, known), text in said.items()
+    ]
+
+
+def _findings(records: Sequence[AnyRecord]) -> list[str]:
+    """Return one line for each code that was not expected, errors first."""
+    unexpected = [one for one in of_kind(records, FindingRecord) if not is_known(one)]
+    unexpected.sort(key=lambda one: _SEVERITIES.index(one.severity))
+    return list(map(_found, grouped(unexpected, lambda one: one.code).values()))
+
+
+def _found(same: Sequence[FindingRecord]) -> str:
+    first = same[0]
+    where = " ".join(filter(None, (first.model, first.variant, first.runtime, first.case))) or "the run"
+    more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+    message, next_step = shortened(first.message, MESSAGE), shortened(first.next_step, NEXT_STEP)
+    return f"{first.code} {first.severity}, {where}{more}: {message.rstrip('. ')}. Next: {next_step}"
+
+
+def _cuda(records: Sequence[AnyRecord]) -> str:
+    if any(map(_executed_on_cuda, records)):
+        return ""
+    return _wrapped(
+        "The CUDA path has never been executed in this run: nothing here says anything about a GPU."
+    )
+
+
+def _executed_on_cuda(record: AnyRecord) -> bool:
+    """Return whether a CUDA runtime computed something, and on the GPU as far as the session said.
+
+    A session that asks for CUDA and quietly falls back to the CPU fails, but has not executed the CUDA path.
+    """
+    if not isinstance(record, CellRecord | LatencyRecord):
+        return False
+    if not record.runtime.startswith("ort-cuda") or record.verdict not in ("passed", "failed"):
+        return False
+    return not record.provider_used or any("CUDA" in provider for provider in record.provider_used)
+
+
+def _environment(records: Sequence[AnyRecord]) -> str:
+    lines = dict.fromkeys(map(_machine, of_kind(records, EnvironmentRecord)))
+    return "\n".join(_wrapped(f"Environment: {escaped(line)}") for line in lines or ("not recorded",))
+
+
+def _machine(environment: EnvironmentRecord) -> str:
+    packages = environment.packages
+    runtimes = [name for name in packages if name.startswith("onnxruntime")] or ["onnxruntime"]
+    versions = [f"{name} {packages.get(name, UNKNOWN)}" for name in ("torch", "onnx", *runtimes)]
+    cpu = f"{environment.cpu or 'cpu ' + UNKNOWN}, {environment.cores} cores"
+    return "; ".join((", ".join(versions), f"Python {environment.python}", environment.system, cpu))
+
+
+def _section(title: str, lines: Sequence[str]) -> str:
+    if not lines:
+        return ""
+    left_out = len(lines) - LINES
+    rest = [f"and {left_out} more, see the tables"] if left_out > 0 else []
+    return "\n".join((title, *(_wrapped(f"- {escaped(line)}") for line in (*lines[:LINES], *rest))))
+
+
+def _wrapped(text: str) -> str:
+    """Return the text on lines that fit the screen; a long word, a path say, is not broken."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(
+        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

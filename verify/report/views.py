@@ -1,0 +1,30 @@
+"""Which files a report consists of, and what makes each of them from the records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from onnx_attest.verify.records import AnyRecord
+from onnx_attest.verify.report.accuracy import accuracy, accuracy_csv
+from onnx_attest.verify.report.latency import latency, latency_csv
+from onnx_attest.verify.report.stability import stability, stability_csv
+from onnx_attest.verify.report.summary import summary
+
+VIEWS: Mapping[str, Callable[[Iterable[AnyRecord]], str]] = MappingProxyType(
+    {
+        "summary.md": summary,
+        "accuracy.md": accuracy,
+        "accuracy.csv": accuracy_csv,
+        "stability.md": stability,
+        "stability.csv": stability_csv,
+        "latency.md": latency,
+        "latency.csv": latency_csv,
+    }
+)
+
+
+def render(records: Iterable[AnyRecord]) -> dict[str, str]:
+    """Return the text of each file of the report, by its name; a pure function of the records."""
+    records = list(records)
+    return {name: view(records) for name, view in VIEWS.items()}

@@ -1,0 +1,183 @@
+"""ONNX Runtime: a provider is data, a name and its options; placement is asked of the session and of each node."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from onnx_attest.export.artifact import Artifact
+from onnx_attest.verify.runtimes.base import Availability, Placement, Session, Tensors, Unavailable, as_arrays
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+_CPU = "CPUExecutionProvider"
+_CUDA = "CUDAExecutionProvider"
+# Errors reach us as exceptions; ORT's own log would say them a second time on stderr.
+_FATAL_ONLY = 4
+
+
+@dataclass(frozen=True)
+class OrtRuntime:
+    """One provider of ONNX Runtime with its options.
+
+    Attributes:
+        optimise: whether ORT's graph optimisations are on, as they are by default.
+    """
+
+    name: str
+    provider: str = _CPU
+    provider_options: Mapping[str, str] = field(default_factory=dict)
+    optimise: bool = True
+    profile: str = "fp32"
+
+    def availability(self) -> Availability:
+        """Say whether the provider's library loads here, in the loader's words if it does not."""
+        try:
+            import onnxruntime
+        except ImportError as error:
+            return Availability(
+                False, reason=f"{error}; install onnx-attest[cpu] or onnx-attest[cuda], not both"
+            )
+        version = onnxruntime.__version__
+        if self.provider not in onnxruntime.get_available_providers():
+            built = ", ".join(onnxruntime.get_available_providers())
+            return Availability(
+                False, version, f"this build of ONNX Runtime has no {self.provider}, only {built}"
+            )
+        reason = _loader_error(self.provider)
+        return Availability(not reason, version, reason)
+
+    def open(self, artifact: Artifact, *, model: bytes | None = None, threads: int | None = None) -> Session:
+        """Return a session that runs on this provider, or raise `Unavailable`."""
+        import onnxruntime
+
+        available = self.availability()
+        if not available.usable:
+            raise Unavailable(available.reason)
+        session = onnxruntime.InferenceSession(
+            str(artifact.path) if model is None else model,
+            self._options(threads),
+            providers=[(self.provider, dict(self.provider_options))],
+        )
+        placement = _placement(session, self.provider)
+        _refuse_fallback(placement, self.provider)
+        return OrtSession(session, placement, device="cuda" if self.provider == _CUDA else "cpu")
+
+    def _options(self, threads: int | None) -> ort.SessionOptions:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _FATAL_ONLY
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        if not self.optimise:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        return options
+
+
+class OrtSession:
+    """A session of ONNX Runtime. On CUDA the outputs are bound to the device, and it is checked that they are there."""
+
+    def __init__(self, session: ort.InferenceSession, placement: Placement, device: str) -> None:
+        self.placement = placement
+        self._session = session
+        self._device = device
+        self._outputs = [output.name for output in session.get_outputs()]
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Tensors:
+        """Return the outputs by name, on the host."""
+        if self._device == "cpu":
+            return as_arrays(self._outputs, self._session.run(self._outputs, dict(inputs)))
+        return self._run_bound(inputs)
+
+    def _run_bound(self, inputs: Mapping[str, NDArray[Any]]) -> Tensors:
+        binding = self._session.io_binding()
+        for name, value in inputs.items():
+            binding.bind_cpu_input(name, value)
+        for name in self._outputs:
+            binding.bind_output(name, self._device)
+        self._session.run_with_iobinding(binding)
+        values = binding.get_outputs()
+        devices = {value.device_name() for value in values}
+        if devices != {self._device}:
+            raise Unavailable(f"outputs came back on {', '.join(sorted(devices))}, not on {self._device}")
+        return as_arrays(self._outputs, [value.numpy() for value in values])
+
+
+def _placement(session: ort.InferenceSession, requested: str) -> Placement:
+    nodes: Counter[str] = Counter()
+    # The query is missing before ORT 1.24; then the nodes stay unknown, and the report says so.
+    if hasattr(session, "get_provider_graph_assignment_info"):
+        for subgraph in session.get_provider_graph_assignment_info():
+            nodes[subgraph.ep_name] += len(subgraph.get_nodes())
+    return Placement((requested,), tuple(session.get_providers()), dict(nodes))
+
+
+def _refuse_fallback(placement: Placement, requested: str) -> None:
+    # ORT gives a CPU session without an exception when a provider fails to start.
+    if requested not in placement.used:
+        raise Unavailable(f"asked for {requested}, the session runs on {', '.join(placement.used)} instead")
+    if placement.nodes_by_provider and not placement.nodes_by_provider.get(requested):
+        elsewhere = ", ".join(placement.nodes_by_provider)
+        raise Unavailable(f"{requested} is listed by the session, but all nodes run on {elsewhere}")
+
+
+def _loader_error(provider: str) -> str:
+    """Return why the provider's shared library does not load, "" if it does.
+
+    ORT itself only logs the reason; the system's loader says it in one line.
+    """
+    if provider != _CUDA:
+        return ""
+    import onnxruntime
+
+    if hasattr(onnxruntime, "preload_dlls"):
+        _preload_quietly()
+    library = Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"
+    if not library.exists():  # Windows and other layouts: the session itself is asked then
+        return ""
+    try:
+        ctypes.CDLL(str(library))
+    except OSError as error:
+        return str(error)
+    return _no_device()
+
+
+def _preload_quietly() -> None:
+    """Load CUDA's libraries from the installed NVIDIA or torch wheels; ORT prints about each one it misses."""
+    import contextlib
+    import io
+
+    import onnxruntime
+
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        onnxruntime.preload_dlls()
+
+
+def _no_device() -> str:
+    """Return why there is no CUDA device, in the driver's words, "" if there is one."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return str(error)
+    if status := driver.cuInit(0):
+        return f"cuInit failed with CUDA error {status}"
+    count = ctypes.c_int(0)
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    return "" if count.value else "the CUDA driver lists no device"
+
+
+def installed_builds() -> tuple[str, ...]:
+    """Return the ONNX Runtime distributions installed; two of them overwrite each other's files."""
+    names = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
+    found = {dist.metadata["Name"].lower() for dist in importlib.metadata.distributions() if dist.metadata["Name"]}
+    return tuple(name for name in names if name in found)

@@ -1,0 +1,50 @@
+"""ONNX's own reference evaluator: one vote among the runtimes, never the oracle (DESIGN.md section 7 says why)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_attest.export.artifact import Artifact
+from onnx_attest.verify.runtimes.base import Availability, Placement, Session, Tensors, as_arrays
+
+
+@dataclass(frozen=True)
+class ReferenceRuntime:
+    """`onnx.reference.ReferenceEvaluator`, NumPy in the graph's own dtypes."""
+
+    name: str = "onnx-reference"
+    profile: str = "fp32"
+
+    def availability(self) -> Availability:
+        """Say that it works: onnx is a hard dependency."""
+        import onnx
+
+        return Availability(True, onnx.__version__)
+
+    def open(self, artifact: Artifact, *, model: bytes | None = None, threads: int | None = None) -> Session:
+        """Return a session; `threads` is NumPy's own affair."""
+        import onnx
+        from onnx.reference import ReferenceEvaluator
+
+        loaded = onnx.load(artifact.path) if model is None else onnx.load_model_from_string(model)
+        return ReferenceSession(ReferenceEvaluator(loaded))
+
+
+class ReferenceSession:
+    """A graph under the reference evaluator."""
+
+    placement = Placement(("NumPy",), ("NumPy",))
+
+    def __init__(self, evaluator: Any) -> None:
+        self._evaluator = evaluator
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Tensors:
+        """Return the outputs by name. Overflow and NaN are results here, not warnings."""
+        with np.errstate(all="ignore"):
+            values = self._evaluator.run(None, dict(inputs))
+        return as_arrays(list(self._evaluator.output_names), values)

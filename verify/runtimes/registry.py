@@ -1,0 +1,31 @@
+"""The table of runtimes; a provider of ONNX Runtime is one line."""
+
+from __future__ import annotations
+
+from onnx_attest.errors import UsageError
+from onnx_attest.verify.runtimes.base import Runtime
+from onnx_attest.verify.runtimes.onnxruntime import OrtRuntime
+from onnx_attest.verify.runtimes.reference import ReferenceRuntime
+from onnx_attest.verify.runtimes.torch_eager import TorchRuntime
+
+RUNTIMES: tuple[Runtime, ...] = (
+    TorchRuntime(),
+    OrtRuntime("ort-cpu"),
+    OrtRuntime("ort-cpu-noopt", optimise=False),
+    # ORT computes fp32 products in TF32 unless told otherwise; then it is another arithmetic.
+    OrtRuntime("ort-cuda", "CUDAExecutionProvider", {"use_tf32": "0"}),
+    ReferenceRuntime(),
+)
+
+
+def select(names: tuple[str, ...] = ()) -> tuple[Runtime, ...]:
+    """Return the runtimes of these names in the order given, all of them if none is named.
+
+    Raises:
+        UsageError: an unknown name; the message lists those there are.
+    """
+    known = {runtime.name: runtime for runtime in RUNTIMES}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UsageError(f"unknown runtime {', '.join(unknown)}; there are {', '.join(known)}")
+    return tuple(known[name] for name in dict.fromkeys(names)) if names else RUNTIMES

@@ -1,0 +1,95 @@
+"""PyTorch itself: runs the module that the artifact came from, so it is a party of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from onnx_attest.errors import UsageError
+from onnx_attest.export.artifact import Artifact
+from onnx_attest.verify.runtimes.base import Availability, Placement, Session, Tensors, Unavailable
+
+
+@dataclass(frozen=True)
+class TorchRuntime:
+    """The module in eager mode on the CPU."""
+
+    name: str = "torch"
+    profile: str = "fp32"
+
+    def availability(self) -> Availability:
+        """Say whether torch can be imported."""
+        try:
+            import torch
+        except (ImportError, OSError) as error:  # OSError: a library of a broken installation
+            return Availability(False, reason=f"{error}; install onnx-attest[torch]")
+        return Availability(True, str(torch.__version__))
+
+    def open(self, artifact: Artifact, *, model: bytes | None = None, threads: int | None = None) -> Session:
+        """Return a session over the artifact's module; `model` is ignored: torch runs no ONNX file.
+
+        Raises:
+            Unavailable: no torch, no module known, or the module no longer has the exported parameters.
+        """
+        available = self.availability()
+        if not available.usable:
+            raise Unavailable(available.reason)
+        import torch
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        return TorchSession(_module_of(artifact), artifact)
+
+
+class TorchSession:
+    """A module called as `forward(*inputs)` in the contract's order."""
+
+    placement = Placement(("cpu",), ("cpu",))
+
+    def __init__(self, module: Any, artifact: Artifact) -> None:
+        assert artifact.manifest is not None  # _module_of refused it otherwise
+        self._module = module
+        self._inputs = [spec.name for spec in artifact.manifest.contract.inputs]
+        self._outputs = [spec.name for spec in artifact.manifest.contract.outputs]
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Tensors:
+        """Return the outputs by name."""
+        import torch
+
+        with torch.inference_mode():
+            result = self._module(*(torch.from_numpy(inputs[name]) for name in self._inputs))
+        values = result if isinstance(result, tuple | list) else (result,)
+        return {name: value.numpy() for name, value in zip(self._outputs, values, strict=True)}
+
+    def attention_weights(self, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return the weights of each scaled_dot_product_attention that a run calls, in order.
+
+        The kernel hides them; with V replaced by the identity, a block of columns at a time, its output is them.
+        """
+        from onnx_attest.verify.runtimes.torch_weights import WeightsSeen
+
+        with WeightsSeen() as seen:
+            self.run(inputs)
+        return [weights.numpy() for weights in seen.weights]
+
+
+def _module_of(artifact: Artifact) -> Any:
+    manifest = artifact.manifest
+    if manifest is None:
+        raise Unavailable("the file has no manifest, so its module is unknown; name it with --against")
+    if artifact.module is not None:
+        return artifact.module
+    if manifest.module is None:
+        raise Unavailable("the manifest names no module; pass it with --against or verify(against=...)")
+    from onnx_attest.models.entry import build_module, parameters_digest, resolve
+
+    try:
+        module = build_module(resolve(manifest.module))
+    except UsageError as error:
+        raise Unavailable(f"its module cannot be built: {error}") from error
+    if parameters_digest(module) != manifest.parameters_sha256:
+        raise Unavailable(f"{manifest.module} now builds other parameters than were exported; export it again")
+    return module

@@ -1,0 +1,188 @@
+"""Softmax stability: what is measured on the rows of weights that a runtime gave (NUMERICS.md section 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.findings import Finding, finding
+from onnx_attest.verify.oracle.attention import SoftmaxFacts, row_limit
+from onnx_attest.verify.oracle.graph import AttentionSeen
+from onnx_attest.verify.records import finite
+
+_LEAST_RATIO = 2.0**-52
+"""A weight that is less than this share of the exact one is as good as lost; log1p needs more than -1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stability:
+    """The worst row of one attention in each respect; None where no row can say. Units are in StabilityRecord."""
+
+    rows: int
+    empty_rows: int
+    finite_ratio: float
+    row_sum_err_u: float | None = None
+    row_sum_err_over_limit: float | None = None
+    weight_err_over_limit: float | None = None
+    kl_over_limit: float | None = None
+    lse_err_over_limit: float | None = None
+    p_max: float | None = None
+    entropy_min: float | None = None
+    effective_keys_min: float | None = None
+    condition: float | None = None
+    largest_logit: float | None = None
+    overflow_margin: float | None = None
+    exp_flushed: int | None = None
+    mask_leak: float | None = None
+
+
+def measure(weights: NDArray[Any], seen: AttentionSeen, arithmetic: Arithmetic) -> Stability:
+    """Return the measures of weights (..., queries, keys) as a runtime computed them.
+
+    Rows in which every key is masked are counted and left out: what they hold is a matter of policy.
+    """
+    facts, largest = seen.facts, float(np.log(np.finfo(weights.dtype).max))
+    rows = ~facts.empty
+    top = float(facts.logits.max(initial=-np.inf))
+    common = {"largest_logit": finite(top), "overflow_margin": finite(largest - top)}
+    seen_weights = weights.astype(np.float64)
+    total, empty = int(rows.size), int(rows.size - rows.sum())
+    whole = rows & np.isfinite(seen_weights).all(-1)
+    ratio = float(whole.sum() / max(int(rows.sum()), 1))
+    if not whole.any():
+        return Stability(rows=total, empty_rows=empty, finite_ratio=ratio if rows.any() else 1.0, **common)
+    return Stability(
+        rows=total, empty_rows=empty, finite_ratio=ratio, **common,
+        **_rows(seen_weights[whole], _Rows.of(facts, whole), arithmetic),
+        condition=_condition(seen, whole),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The exact side of the rows that are measured, flattened to (rows, keys)."""
+
+    p: NDArray[np.float64]
+    limit: NDArray[np.float64]
+    theta: NDArray[np.float64]
+    normaliser: NDArray[np.float64]
+    masked: NDArray[np.bool_]
+
+    @staticmethod
+    def of(facts: SoftmaxFacts, whole: NDArray[np.bool_]) -> _Rows:
+        return _Rows(
+            p=facts.weights[whole],
+            limit=facts.relative_error()[whole],
+            theta=facts.theta[whole],
+            normaliser=facts.normaliser[whole],
+            masked=facts.masked[whole],
+        )
+
+
+def _rows(weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic) -> dict[str, Any]:
+    keys = weights.shape[-1]
+    sums = np.abs(weights.sum(-1) - 1)
+    entropy = _entropy(exact.p)
+    return {
+        "row_sum_err_u": float(sums.max() / arithmetic.u_out),
+        "row_sum_err_over_limit": float(sums.max() / row_limit(keys, arithmetic)),
+        "weight_err_over_limit": float(_weight_ratio(weights, exact, arithmetic).max()),
+        "kl_over_limit": _divergence_ratio(weights, exact, arithmetic),
+        "lse_err_over_limit": _lse_ratio(weights, exact, arithmetic),
+        "p_max": float(weights.max()),
+        "entropy_min": float(entropy.min()),
+        "effective_keys_min": float(np.exp(entropy.min())),
+        "exp_flushed": int(((weights == 0) & (exact.p > 0) & ~exact.masked).sum()),
+        "mask_leak": float(np.where(exact.masked, weights, 0.0).sum(-1).max()),
+    }
+
+
+def _entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(-(p * np.log(p, out=np.zeros_like(p), where=p > 0)).sum(-1))
+
+
+def _weight_ratio(
+    weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic
+) -> NDArray[np.float64]:
+    """Return each weight's error over its limit: relative, and what one exponential may lose to flushing."""
+    c, u, keys = arithmetic.c_o, arithmetic.u_out, weights.shape[-1]
+    with np.errstate(invalid="ignore"):
+        relative = np.where(exact.p > 0, exact.p * (exact.limit * (1 + c * u) + c * u), 0.0)
+    limit = relative + 2 * keys * arithmetic.omega + arithmetic.eta
+    return np.asarray(np.abs(weights - exact.p) / limit)
+
+
+def _divergence_ratio(
+    weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic
+) -> float | None:
+    """Return KL(p || p^) over its limit 1/2 sum p theta^2, the largest of the rows whose limit is small.
+
+    p^ is renormalised: the raw divergence would only measure the row sum's error. With x = p^/p - 1 it is
+    sum p (x - log1p x), which does not cancel. Weights that flush to 0 are left out: their share is below omega.
+    """
+    renormalised = weights / weights.sum(-1, keepdims=True)
+    known = (exact.p > np.sqrt(arithmetic.omega)) & (renormalised > 0)
+    x = np.divide(renormalised, exact.p, out=np.ones_like(weights), where=known) - 1  # 0 where not known
+    divergence = (exact.p * (x - np.log1p(np.maximum(x, _LEAST_RATIO - 1)))).sum(-1)
+    # Storing and dividing add roundings that theta does not count.
+    stored = exact.theta + (arithmetic.c_o + 2) * arithmetic.u_out
+    with np.errstate(invalid="ignore", over="ignore"):
+        limit = 0.5 * np.where(exact.p > 0, exact.p * stored**2, 0.0).sum(-1)
+    # Above that, the second-order expansion behind the limit says nothing.
+    valid = np.isfinite(limit) & (limit < 2.0**-10)
+    return float((divergence[valid] / limit[valid]).max()) if valid.any() else None
+
+
+def _lse_ratio(weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic) -> float | None:
+    """Return the error of log-sum-exp that the largest weight of each row implies, over its limit.
+
+    A weight is e^(l - lse), so log p - log p^ at the row's largest weight is the error of lse, up to that weight's own
+    W: at most max W + gamma_n and the roundings of a division and a store.
+    """
+    top = exact.p.argmax(-1, keepdims=True)
+    p, seen = (np.take_along_axis(array, top, -1) for array in (exact.p, weights))
+    W = np.log1p(np.take_along_axis(exact.theta, top, -1)) + np.log1p(exact.theta).max(-1, keepdims=True)
+    limit = W + exact.normaliser + (arithmetic.c_o + 2) * arithmetic.u_out
+    valid = np.isfinite(limit) & (seen > 0)
+    if not valid.any():
+        return None
+    return float((np.abs(np.log(p[valid] / seen[valid])) / limit[valid]).max())
+
+
+def _condition(seen: AttentionSeen, whole: NDArray[np.bool_]) -> float | None:
+    """Return s sum p |V - o||q||K| / |o|, in the norm over the features, of the worst row."""
+    facts = seen.facts
+    if facts.magnitude is None:
+        return None
+    magnitude = np.where(facts.weights > 0, np.broadcast_to(facts.magnitude, facts.weights.shape), 0.0)
+    second = (facts.weights * magnitude**2).sum(-1)
+    variance = np.maximum(np.matmul(facts.weights, seen.values**2) - seen.output**2, 0.0).sum(-1)
+    size = np.sqrt((seen.output**2).sum(-1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        condition = np.sqrt(second * variance) / size
+    kept = condition[whole & (size > 0)]
+    return finite(float(kept.max())) if kept.size else None
+
+
+def find(stability: Stability, arithmetic: Arithmetic) -> list[Finding]:
+    """Return what the measures break."""
+    found = []
+    if stability.finite_ratio < 1:
+        share = 1 - stability.finite_ratio
+        found.append(finding("OA401", f"{share:.1%} of the rows with keys hold NaN or infinity"))
+    limits = (
+        ("OA402", "row sums", stability.row_sum_err_over_limit),
+        ("OA404", "weights", stability.weight_err_over_limit),
+        ("OA404", "log-sum-exp", stability.lse_err_over_limit),
+        ("OA405", "the divergence", stability.kl_over_limit),
+    )
+    found += [
+        finding(code, f"{what}: {ratio:.3g} times the limit") for code, what, ratio in limits if (ratio or 0) > 1
+    ]
+    if (stability.mask_leak or 0.0) > 2 * stability.rows * arithmetic.omega:
+        found.append(finding("OA403", f"masked keys receive {stability.mask_leak:.3g} of the weight"))
+    return found

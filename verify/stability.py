@@ -1,0 +1,166 @@
+"""The softmax of a runtime, looked at: get its weights, measure them, see what hides behind the mask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_attest.models.contract import Contract, TensorSpec
+from onnx_attest.verify.cell import Subject, describe
+from onnx_attest.verify.findings import Finding, finding
+from onnx_attest.verify.oracle.graph import AttentionSeen, Evaluation
+from onnx_attest.verify.records import CaseRecord, StabilityRecord, finite
+from onnx_attest.verify.runtimes.base import Session, Tensors
+from onnx_attest.verify.softmax import Stability, find, measure
+
+KEY_POISON, VALUE_POISON = 1e30, 3e38
+"""Finite, and large enough that any weight on them shows. Larger keys overflow to NaN on a correct graph."""
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """How the weights of a runtime are seen.
+
+    Attributes:
+        source: `output` (the model returns them), `probe` (from a copy of the graph), `identity` (V = I in torch).
+        session: of the probed copy; None where the judged session itself shows them.
+        names: of the outputs that hold weights, one an attention.
+    """
+
+    source: str
+    names: tuple[str, ...] = ()
+    session: Session | None = None
+
+
+def weights_seen(look: Look, session: Session, inputs: Mapping[str, NDArray[Any]], outputs: Tensors) -> list[NDArray[Any]]:
+    """Return the weights of each attention, in the order of the graph."""
+    if look.source == "output":
+        return [outputs[name] for name in look.names]
+    if look.source == "identity":
+        return session.attention_weights(inputs)  # type: ignore[attr-defined, no-any-return]
+    assert look.session is not None
+    probed = look.session.run(inputs)
+    return [probed[name] for name in look.names]
+
+
+def look_at_softmax(
+    subject: Subject,
+    runtime: str,
+    session: Session,
+    look: Look,
+    case: CaseRecord,
+    inputs: Mapping[str, NDArray[Any]],
+    outputs: Tensors,
+    evaluation: Evaluation,
+) -> list[tuple[StabilityRecord, list[Finding]]]:
+    """Return a record with its findings for each attention of the graph."""
+    try:
+        weights = weights_seen(look, session, inputs, outputs)
+        poison = poisoned(subject.signature.contract, session, inputs, outputs) if case.mask == "padding" else ""
+    except Exception as error:  # noqa: BLE001 - the runtime refuses the probed copy: said, not hidden
+        return [_unseen(subject, runtime, look, case, seen, describe(error)) for seen in evaluation.attentions]
+    return [
+        _record(subject, runtime, look, case, seen, array, poison)
+        for seen, array in zip(evaluation.attentions, weights, strict=True)
+    ]
+
+
+def _record(
+    subject: Subject, runtime: str, look: Look, case: CaseRecord, seen: AttentionSeen, weights: NDArray[Any], poison: str
+) -> tuple[StabilityRecord, list[Finding]]:
+    if weights.shape != np.broadcast_shapes(weights.shape, seen.facts.weights.shape):
+        return _unseen(subject, runtime, look, case, seen, f"weights have the shape {weights.shape}")
+    stability = measure(np.broadcast_to(weights, seen.facts.weights.shape), seen, subject.arithmetic)
+    found = find(stability, subject.arithmetic)
+    if poison == "differs":
+        found.append(finding("OA406", "outputs change when the masked keys and values become huge"))
+    record = StabilityRecord(
+        **_common(subject, runtime, look, case, seen),
+        verdict="failed" if found else "passed",
+        reason="; ".join(item.message for item in found),
+        poison=poison or "not tried",
+        findings=tuple(item.code for item in found),
+        **_finite(stability),
+    )
+    return record, found
+
+
+def _unseen(
+    subject: Subject, runtime: str, look: Look, case: CaseRecord, seen: AttentionSeen, reason: str
+) -> tuple[StabilityRecord, list[Finding]]:
+    record = StabilityRecord(
+        **_common(subject, runtime, look, case, seen),
+        verdict="inconclusive", reason=reason, rows=0, empty_rows=0, finite_ratio=0.0,
+    )  # fmt: skip
+    return record, []
+
+
+def _common(
+    subject: Subject, runtime: str, look: Look, case: CaseRecord, seen: AttentionSeen
+) -> dict[str, Any]:
+    return {
+        **subject.identity.fields(),
+        "runtime": runtime,
+        "case": case,
+        "attention": seen.node,
+        "source": look.source,
+    }
+
+
+def _finite(stability: Stability) -> dict[str, Any]:
+    return {
+        name: finite(value) if isinstance(value, float) else value for name, value in vars(stability).items()
+    }
+
+
+def poisoned(
+    contract: Contract, session: Session, inputs: Mapping[str, NDArray[Any]], outputs: Tensors
+) -> str:
+    """Return `same` if the outputs stay bitwise equal when what every query's mask hides becomes huge.
+
+    Where one tensor is both query and key (`tokens`), the hidden positions are queries too: their own rows are left
+    out of the comparison.
+    """
+    mask_spec = next((spec for spec in contract.inputs if spec.role == "mask"), None)
+    if mask_spec is None:
+        return ""
+    hidden = ~inputs[mask_spec.name].astype(bool).any(-2)  # (batch, keys)
+    poison = {spec.name: _poison(spec, inputs[spec.name], hidden) for spec in contract.inputs}
+    if not any(array is not inputs[name] for name, array in poison.items()):
+        return ""
+    again = session.run(poison)
+    tokens = any(spec.role == "tokens" for spec in contract.inputs)
+    rows = ~hidden if tokens else np.ones_like(hidden)
+    same = all(_same_rows(outputs[name], again[name], rows) for name in outputs)
+    return "same" if same else "differs"
+
+
+def _poison(spec: TensorSpec, array: NDArray[Any], hidden: NDArray[np.bool_]) -> NDArray[Any]:
+    values = {"key": KEY_POISON, "tokens": KEY_POISON, "value": VALUE_POISON}
+    if spec.role not in values or array.shape[:2] != hidden.shape:
+        return array
+    copy = array.copy()
+    copy[hidden] = np.asarray(values[spec.role], array.dtype)
+    return copy
+
+
+def _same_rows(before: NDArray[Any], after: NDArray[Any], rows: NDArray[np.bool_]) -> bool:
+    if before.shape[:2] != rows.shape:
+        return True  # an output without a row per query says nothing here
+    return bool(np.array_equal(before[rows], after[rows], equal_nan=True))
+
+
+def choose_look(
+    contract: Contract, attentions: Sequence[AttentionSeen], runtime: str, probed: Session | None, names: tuple[str, ...]
+) -> Look | None:
+    """Return how to see the weights of a runtime, None if there is no way."""
+    returned = tuple(spec.name for spec in contract.outputs if spec.role == "weights")
+    if len(returned) == len(attentions):
+        return Look("output", returned)
+    if runtime == "torch":
+        return Look("identity")
+    return Look("probe", names, probed) if probed is not None else None
