@@ -29,6 +29,12 @@ DTYPES = {"float32": "fp32"}
 """The floating dtypes of a graph, and the arithmetic that a runtime is declared to compute it in."""
 
 
+_WHY_NOT = {
+    "attention": "Attention exists from opset 23 on, and a module that writes its softmax out does not become one",
+    "decomposed": "the exporter keeps scaled_dot_product_attention as one Attention operator from opset 23 on",
+}
+
+
 @dataclass(frozen=True)
 class ExportFailure:
     """An export that gave no file.
@@ -103,38 +109,36 @@ def export_entry(
     """
     import torch
 
-    chosen = _chosen_variants(entry, variants)
+    wanted = _wanted(entry, variants, opset)
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}; there are {', '.join(DTYPES)}")
     module = build_module(entry)
     examples = example_inputs(entry.contract, getattr(torch, dtype))
     refuse_unsteady(module, examples, entry.name)
     source = _Source(entry.name, module, entry.contract, dtype, reference or entry.name, examples)
-    wanted = [(variant, number) for variant in chosen for number in _opsets(variant, opset)]
     try:
         program = capture(module, examples, entry.contract)
     except ExportError as error:
         for variant, number in wanted:
-            yield ExportFailure(entry.name, variant, number, dtype, str(error))
+            yield ExportFailure(entry.name, variant or "unknown", number, dtype, str(error))
         return
     for variant, number in wanted:
         yield source.attempt(program, variant, number, folder)
 
 
-def _chosen_variants(entry: Entry, variants: Sequence[str]) -> tuple[str, ...]:
+def _wanted(entry: Entry, variants: Sequence[str], opset: int | None) -> list[tuple[str, int]]:
+    """Return each (variant, opset) to export; "" is whatever variant comes out at an opset that was named alone."""
     unknown = [variant for variant in variants if variant not in OPSETS]
     if unknown:
         raise UsageError(f"unknown variant {', '.join(unknown)}; there are {', '.join(OPSETS)}")
-    return tuple(variants) or entry.variants
+    if opset is not None:
+        return [(variant, opset) for variant in variants or ("",)]
+    return [(variant, number) for variant in variants or entry.variants for number in OPSETS[variant]]
 
 
 def _form(got: Got) -> str:
     """Return the variant that a file is: what counts is what came out."""
     return "attention" if "Attention" in got.operators else "decomposed"
-
-
-def _opsets(variant: str, opset: int | None) -> tuple[int, ...]:
-    return OPSETS[variant] if opset is None else (opset,)
 
 
 @dataclass(frozen=True)
@@ -152,12 +156,13 @@ class _Source:
         try:
             model, got = self.lower(program, opset)
         except ExportError as error:
-            return ExportFailure(self.name, variant, opset, self.dtype, str(error))
-        if variant == "attention" and _form(got) != variant:
-            reason = f"the module writes its attention out: the export at opset {got.opset} has no Attention operator"
+            return ExportFailure(self.name, variant or "unknown", opset, self.dtype, str(error))
+        form = _form(got)
+        if variant not in ("", form):
+            reason = f"the export at opset {got.opset} came out {form}: {_WHY_NOT[variant]}"
             return ExportFailure(self.name, variant, opset, self.dtype, reason, skipped=True)
         # Named by the opset that came out: a file called 13 that holds 18 would be the second lie.
-        return self.write(model, got, variant, opset, folder / f"{self.name}-{variant}-{got.opset}.onnx")
+        return self.write(model, got, form, opset, folder / f"{self.name}-{form}-{got.opset}.onnx")
 
     def lower(self, program: Any, opset: int) -> tuple[bytes, Got]:
         model = strip_metadata(lower(program, self.examples, self.contract, opset))
@@ -187,7 +192,7 @@ def _checked(model: onnx.ModelProto) -> bytes:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ExportError(f"the exporter wrote a file that onnx.checker refuses: {error}") from error
-    return model.SerializeToString(deterministic=True)
+    return bytes(model.SerializeToString(deterministic=True))
 
 
 def _asked(contract: Contract, variant: str, opset: int) -> Asked:

@@ -123,8 +123,8 @@ def write_whole(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.chmod(temporary, 0o644)  # mkstemp makes private files; an artifact is shared
-        os.replace(temporary, path)
+        Path(temporary).chmod(0o644)  # mkstemp makes private files; an artifact is shared
+        Path(temporary).replace(path)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another folder with -o") from error

@@ -62,7 +62,7 @@ def _run(module: nn.Module, examples: tuple[Any, ...], name: str) -> tuple[torch
     try:
         with torch.no_grad():
             result = module(*examples)
-    except Exception as error:  # noqa: BLE001 - a user's module may raise anything; it is named, not hidden
+    except Exception as error:
         raise UsageError(
             f"{name}: forward raised {type(error).__name__}: {error}; the inputs were {_shapes(examples)}"
         ) from error
@@ -76,7 +76,7 @@ def _run(module: nn.Module, examples: tuple[Any, ...], name: str) -> tuple[torch
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     import torch
 
-    return a.shape == b.shape and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
+    return a.shape == b.shape and bool(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)))
 
 
 def _shapes(examples: tuple[Any, ...]) -> str:
@@ -94,7 +94,7 @@ def capture(module: nn.Module, examples: tuple[Any, ...], contract: Contract) ->
     with quiet_exporter():
         try:
             return torch.export.export(module, examples, dynamic_shapes=_dynamic_shapes(contract))
-        except Exception as error:  # noqa: BLE001 - the exporter's failures have no common type
+        except Exception as error:
             raise ExportError(f"torch.export: {_root_cause(error)}") from error
 
 
@@ -130,7 +130,7 @@ def lower(
                 output_names=[spec.name for spec in contract.outputs],
                 dynamic_shapes=_dynamic_shapes(contract),
             )
-        except Exception as error:  # noqa: BLE001 - the exporter's failures have no common type
+        except Exception as error:
             raise ExportError(f"torch.onnx.export: {_root_cause(error)}") from error
     assert result is not None
     return result.model_proto

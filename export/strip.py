@@ -15,7 +15,9 @@ def strip_metadata(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     stripped = onnx.ModelProto()
     stripped.CopyFrom(model)
-    stripped.producer_version = model.producer_version.partition("+")[0]  # 2.13.0+cpu and 2.13.0+cu130 are one
+    stripped.producer_version = model.producer_version.partition("+")[
+        0
+    ]  # 2.13.0+cpu and 2.13.0+cu130 are one
     stripped.doc_string = ""
     del stripped.metadata_props[:]
     _strip_graph(stripped.graph)

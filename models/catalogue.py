@@ -169,8 +169,10 @@ def _load(point: object) -> Entry:
     assert isinstance(point, EntryPoint)
     try:
         entry = point.load()
-    except Exception as error:  # noqa: BLE001 - somebody else's package; it is named, not hidden
-        raise UsageError(f"the model {point.value} cannot be loaded: {type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise UsageError(
+            f"the model {point.value} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(entry, Entry):
         raise UsageError(f"{point.value} is {type(entry).__name__}, not an onnx_attest.models.Entry")
     return entry

@@ -53,7 +53,7 @@ def build_module(entry: Entry) -> nn.Module:
         torch.manual_seed(PARAMETER_SEED)
         try:
             module = entry.build()
-        except Exception as error:  # noqa: BLE001 - a user's code may raise anything; it is named, not hidden
+        except Exception as error:
             raise UsageError(f"{entry.name}: building the module raised {_describe(error)}") from error
     if not isinstance(module, torch.nn.Module):
         raise UsageError(f"{entry.name}: build() returned {type(module).__name__}, not a torch.nn.Module")
@@ -88,7 +88,9 @@ def resolve(reference: str) -> Entry:
     source, _, attribute = reference.rpartition(":")
     factory = getattr(_load(source, reference), attribute, None)
     if factory is None:
-        raise UsageError(f"{source} has no {attribute!r}; name an Entry in it, or a function that returns one")
+        raise UsageError(
+            f"{source} has no {attribute!r}; name an Entry in it, or a function that returns one"
+        )
     return _as_entry(factory, reference)
 
 
@@ -108,7 +110,7 @@ def _load(source: str, reference: str) -> ModuleType:
         return _load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
     except FileNotFoundError as error:
         raise UsageError(f"no file {source}; give path/to/file.py:factory") from error
-    except Exception as error:  # noqa: BLE001 - importing runs the user's code, which may raise anything
+    except Exception as error:
         raise UsageError(f"importing {reference} raised {_describe(error)}") from error
 
 
@@ -116,7 +118,8 @@ def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(path)
     spec = importlib.util.spec_from_file_location(f"_onnx_attest_user_{path.stem}", path)
-    assert spec is not None and spec.loader is not None  # a .py suffix always has the source loader
+    assert spec is not None
+    assert spec.loader is not None  # a .py suffix always has the source loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -126,7 +129,7 @@ def _as_entry(factory: Any, reference: str) -> Entry:
     if not isinstance(factory, Entry) and callable(factory):
         try:
             factory = factory()
-        except Exception as error:  # noqa: BLE001 - see _load
+        except Exception as error:
             raise UsageError(f"{reference} raised {_describe(error)}") from error
     if not isinstance(factory, Entry):
         raise UsageError(

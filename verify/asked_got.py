@@ -14,7 +14,11 @@ def compare_asked_and_got(artifact: Artifact, signature: Signature) -> list[Find
     manifest = artifact.manifest
     if manifest is None:
         return []
-    found = [*_bytes(artifact), *_opset(manifest.asked, signature.got), *_names(manifest.asked, signature.got)]
+    found = [
+        *_bytes(artifact),
+        *_opset(manifest.asked, signature.got),
+        *_names(manifest.asked, signature.got),
+    ]
     return [*found, *_axes(manifest.asked, signature.got)]
 
 
@@ -22,7 +26,8 @@ def _bytes(artifact: Artifact) -> Iterator[Finding]:
     assert artifact.manifest is not None
     if artifact.sha256 != artifact.manifest.sha256:
         yield finding(
-            "OA801", f"the manifest describes {artifact.manifest.sha256[:12]}, the file is {artifact.sha256[:12]}"
+            "OA801",
+            f"the manifest describes {artifact.manifest.sha256[:12]}, the file is {artifact.sha256[:12]}",
         )
 
 
@@ -36,7 +41,9 @@ def _names(asked: Asked, got: Got) -> Iterator[Finding]:
         dropped = [name for name in wanted if name not in given]
         added = [name for name in given if name not in wanted]
         if dropped:
-            yield finding("OA104", f"the {kind} {', '.join(dropped)} was dropped; the file has {', '.join(given)}")
+            yield finding(
+                "OA104", f"the {kind} {', '.join(dropped)} was dropped; the file has {', '.join(given)}"
+            )
         if added:
             yield finding("OA104", f"the file has the {kind} {', '.join(added)}, which was not asked for")
 

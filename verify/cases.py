@@ -58,7 +58,9 @@ def plan_cases(contract: Contract, *, seed: int = 0, attention: bool = True) -> 
     return [_seeded(case, seed) for case in cases]
 
 
-def case_of_axes(contract: Contract, axes: Mapping[str, int], *, seed: int, attention: bool) -> list[CaseRecord]:
+def case_of_axes(
+    contract: Contract, axes: Mapping[str, int], *, seed: int, attention: bool
+) -> list[CaseRecord]:
     """Return the cases at sizes that the user gave: each mask, at the usual logit scale."""
     masks: Iterable[str | None] = contract.mask_kinds() or (None,)
     std = USUAL_STD if attention else None

@@ -13,12 +13,12 @@ from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.expected import Expected
 from onnx_attest.verify.findings import Finding, finding
-from onnx_attest.verify.gates import Judgement, judge
+from onnx_attest.verify.gates import Judgement, Tolerance, exceeds, judge
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import Evaluation
-from onnx_attest.verify.oracle.ops.operator import UnsupportedOperator
+from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.records import CaseRecord, CellRecord, Verdict, finite
-from onnx_attest.verify.runtimes.base import Placement, Session, Tensors, Unavailable
+from onnx_attest.verify.runtimes.base import Placement, Session, Tensors, UnavailableError
 from onnx_attest.verify.signature import Signature
 
 _POLICIES = {"zero": "0", "mean": "the mean of V", "nan": "NaN"}
@@ -60,6 +60,7 @@ class Subject:
     signature: Signature
     expected: Expected
     arithmetic: Arithmetic
+    tolerance: Tolerance | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,9 +100,10 @@ def run_cell(
 ) -> Cell:
     """Return the cell of a runtime on a case; `evaluation` is the oracle's, or why there is none."""
     assert stage.session is not None
+    found: tuple[Finding, ...]
     try:
         outputs = stage.session.run(inputs)
-    except Unavailable as error:
+    except UnavailableError as error:
         found = (finding("OA202", str(error)),)
         return Cell(_record(subject, stage, case, "skipped", str(error), found), found)
     except Exception as error:  # noqa: BLE001 - whatever a runtime raises ends this cell, not the run
@@ -115,6 +117,8 @@ def run_cell(
     found = judgement.findings
     if found and case.mask == "empty-row":
         found = _name_policy(subject, outputs, inputs, evaluation, judgement)
+    if subject.tolerance is not None and judgement.max_err_over_tau is not None:
+        found = (*found, *exceeds(outputs, evaluation.outputs, subject.tolerance))
     verdict: Verdict = "failed" if found else "passed"
     reason = "; ".join(item.message for item in found)
     return Cell(_record(subject, stage, case, verdict, reason, found, judgement), found, outputs)
@@ -190,7 +194,7 @@ def _name_policy(
 def _follows(subject: Subject, outputs: Tensors, inputs: Mapping[str, NDArray[Any]], policy: str) -> bool:
     try:
         other = subject.expected.evaluate_graph(inputs, subject.arithmetic, policy)
-    except UnsupportedOperator:
+    except UnsupportedOperatorError:
         return False
     bounds: dict[str, Bounded] = other.outputs
     return judge(outputs, bounds, subject.signature.dtypes).passed

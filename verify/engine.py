@@ -16,9 +16,10 @@ from onnx_attest.verify.cases import case_of_axes, plan_cases
 from onnx_attest.verify.cell import Cell, Identity, Stage, Subject, absent_cell, describe, run_cell
 from onnx_attest.verify.expected import Expected
 from onnx_attest.verify.findings import Finding, finding
+from onnx_attest.verify.gates import Tolerance
 from onnx_attest.verify.known import Known, built_in, find_known
 from onnx_attest.verify.oracle.graph import Evaluation
-from onnx_attest.verify.oracle.ops.operator import UnsupportedOperator
+from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.probe import with_weights
 from onnx_attest.verify.records import (
     AnyRecord,
@@ -28,7 +29,7 @@ from onnx_attest.verify.records import (
     FindingRecord,
     StabilityRecord,
 )
-from onnx_attest.verify.runtimes.base import Placement, Runtime, Session, Tensors, Unavailable
+from onnx_attest.verify.runtimes.base import Placement, Runtime, Session, Tensors, UnavailableError
 from onnx_attest.verify.runtimes.registry import RUNTIMES
 from onnx_attest.verify.signature import Signature, read_signature
 from onnx_attest.verify.stability import Look, choose_look, look_at_softmax
@@ -55,6 +56,8 @@ class Plan:
     arithmetic: str | None = None
     known: tuple[Known, ...] = field(default_factory=built_in)
     fail_fast: bool = False
+    atol: float | None = None
+    rtol: float | None = None
     seed: int = 0
     threads: int | None = None
     on_cell: Callable[[str], None] = lambda cell: None
@@ -76,7 +79,10 @@ def verify_artifact(artifact: Artifact, plan: Plan) -> Iterator[AnyRecord]:
 
 def _subject(artifact: Artifact, signature: Signature, plan: Plan) -> Subject:
     declared = plan.arithmetic or (artifact.manifest.arithmetic if artifact.manifest else "fp32")
-    return Subject(Identity.of(artifact, signature), signature, Expected(signature), profile(declared))
+    tolerance = None if plan.atol is plan.rtol is None else Tolerance(plan.atol or 0.0, plan.rtol or 0.0)
+    return Subject(
+        Identity.of(artifact, signature), signature, Expected(signature), profile(declared), tolerance
+    )
 
 
 def _artifact_record(artifact: Artifact, subject: Subject, found: Sequence[Finding]) -> ArtifactRecord:
@@ -135,7 +141,7 @@ class _Verification:
         version = runtime.availability().version
         try:
             session = runtime.open(self._artifact, threads=self._plan.threads)
-        except Unavailable as error:
+        except UnavailableError as error:
             return Stage(runtime.name, version, verdict="skipped", reason=str(error), code="OA201")
         except Exception as error:  # noqa: BLE001 - a runtime that refuses the file is an errored cell
             return Stage(runtime.name, version, verdict="errored", reason=describe(error), code="OA304")
@@ -167,7 +173,7 @@ class _Verification:
             return self._subject.expected.reason
         try:
             return self._subject.expected.evaluate(inputs, self._subject.arithmetic)
-        except UnsupportedOperator as error:
+        except UnsupportedOperatorError as error:
             return str(error)
 
     def _look(
@@ -192,7 +198,9 @@ class _Verification:
         session, names = self._probed(name, evaluation, inputs)
         return choose_look(contract, evaluation.attentions, name, session, names)
 
-    def _probed(self, name: str, evaluation: Evaluation, inputs: Tensors) -> tuple[Session | None, tuple[str, ...]]:
+    def _probed(
+        self, name: str, evaluation: Evaluation, inputs: Tensors
+    ) -> tuple[Session | None, tuple[str, ...]]:
         subject = self._subject
         attentions = evaluation.attentions
         if subject.expected.source == "specification":  # its names are not the file's
@@ -239,14 +247,20 @@ class _Verification:
         for index, cell in enumerate(cells):
             for item in cell.findings:
                 party = blamed.get(index, "") or item.blame
-                found.add(cell.record.runtime, replace(item, blame=party), cell.record.case, cell.record.known)
+                found.add(
+                    cell.record.runtime, replace(item, blame=party), cell.record.case, cell.record.known
+                )
         for record, items in softmax:
             for item in items:
                 found.add(record.runtime, item, record.case, record.known)
         for (runtime, _, _, known), (item, case, count) in found.groups.items():
             more = f" (and in {count - 1} more cases)" if count > 1 else ""
             yield _finding_record(
-                self._subject, replace(item, message=item.message + more), runtime=runtime, case=case, known=known
+                self._subject,
+                replace(item, message=item.message + more),
+                runtime=runtime,
+                case=case,
+                known=known,
             )
         yield from self._exporter(cells, blamed)
         yield from self._optimiser(cells, blamed)
@@ -256,7 +270,9 @@ class _Verification:
         guilty = [cells[index].record for index, party in blamed.items() if party == "exporter"]
         if guilty:
             runtimes = ", ".join(dict.fromkeys(record.runtime for record in guilty))
-            yield self._summary("OA108", _EXPORTER_MESSAGE[runtimes == MODULE].format(runtimes), "exporter", guilty)
+            yield self._summary(
+                "OA108", _EXPORTER_MESSAGE[runtimes == MODULE].format(runtimes), "exporter", guilty
+            )
 
     def _optimiser(self, cells: Sequence[Cell], blamed: dict[int, str]) -> Iterator[FindingRecord]:
         guilty = [cells[index].record for index, party in blamed.items() if party == "optimiser"]

@@ -13,7 +13,7 @@ from onnx_attest.errors import UsageError
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.cases import make_inputs
 from onnx_attest.verify.oracle.graph import Evaluation, GraphOracle
-from onnx_attest.verify.oracle.ops.operator import UnsupportedOperator
+from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.records import CaseRecord
 from onnx_attest.verify.runtimes.base import Tensors
 from onnx_attest.verify.signature import Signature
@@ -48,7 +48,7 @@ class Expected:
         """Return the outputs with their bounds.
 
         Raises:
-            UnsupportedOperator: a form of an operator that the oracle does not have.
+            UnsupportedOperatorError: a form of an operator that the oracle does not have.
         """
         return self._oracle.evaluate({name: inputs[name] for name in self._oracle.inputs}, arithmetic)
 
@@ -94,7 +94,7 @@ class Expected:
         inputs = make_inputs(self._contract, case, gain=gain, dtype=self._signature.floating)
         try:
             return self.evaluate(inputs, arithmetic).logit_std
-        except UnsupportedOperator:
+        except UnsupportedOperatorError:
             return None
 
 
@@ -110,5 +110,3 @@ def _parse(specification: str) -> onnx.ModelProto:
 def _reason(oracle: GraphOracle) -> str:
     missing = oracle.unsupported()
     return f"the oracle does not have the operator {', '.join(missing)}" if missing else ""
-
-

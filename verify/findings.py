@@ -70,6 +70,14 @@ def explain(code: str) -> Code:
     return CODES[code.upper()]
 
 
+def page(code: Code) -> str:
+    """Return the page of a code as text."""
+    return (
+        f"{code.code} ({code.severity}): {code.title}\n\n{code.why}\n\nExample: {code.example}\n\n"
+        f"Remedy: {code.remedy}"
+    )
+
+
 _TABLE = (
     Code(
         "OA101", "error", "The opset asked for is not the opset of the file",
@@ -173,6 +181,12 @@ _TABLE = (
         "they leak into the loss or the next layer.",
         "Contract zero; the file masks with the lowest finite number, so that all logits are equal and the row is mean(V).",
         "Mask with -inf and guard the NaN, or declare the policy that the file has.",
+    ),
+    Code(
+        "OA306", "error", "An output is outside the tolerance that was asked for",
+        "--atol and --rtol are an extra gate, for those who must meet a number; the bound is checked beside it.",
+        "--atol 1e-6 on outputs of size 100 in fp32, where one rounding is 6e-6.",
+        "See whether the proof gate passed: then the tolerance asks for more than the arithmetic has.",
     ),
     Code(
         "OA401", "error", "Softmax weights are NaN or infinite where they should be numbers",

@@ -7,7 +7,7 @@ proven defect under the declared arithmetic (NUMERICS.md section 3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,34 @@ def judge(
     )
 
 
+@dataclass(frozen=True)
+class Tolerance:
+    """A number that somebody must meet: |actual - expected| <= atol + rtol |expected|, as NumPy has it."""
+
+    atol: float
+    rtol: float
+
+
+def exceeds(
+    actual: Mapping[str, NDArray[Any]], expected: Mapping[str, Bounded], tolerance: Tolerance
+) -> list[Finding]:
+    """Return what lies outside a tolerance that was asked for, an extra gate beside the bound."""
+    found = []
+    for name, reference in expected.items():
+        error = _error(actual[name], reference)
+        allowed = tolerance.atol + tolerance.rtol * np.abs(reference.value)
+        excess = np.where(np.isfinite(allowed), error - allowed, -np.inf)
+        if excess.size and excess.max() > 0:
+            index = tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), excess.shape))
+            found.append(
+                finding(
+                    "OA306",
+                    f"{name}{list(index)} is off by {error[index]:.3g}, {allowed[index]:.3g} is allowed",
+                )
+            )
+    return found
+
+
 def check_form(
     actual: Mapping[str, NDArray[Any]], expected: Mapping[str, Bounded], dtypes: Mapping[str, np.dtype[Any]]
 ) -> list[Finding]:
@@ -82,7 +110,9 @@ def check_form(
     for name, reference in expected.items():
         array = actual[name]
         if array.shape != reference.value.shape:
-            found.append(finding("OA302", f"{name}.shape is {array.shape}, it should be {reference.value.shape}"))
+            found.append(
+                finding("OA302", f"{name}.shape is {array.shape}, it should be {reference.value.shape}")
+            )
         elif array.dtype != dtypes[name]:
             found.append(finding("OA302", f"{name}.dtype is {array.dtype}, it should be {dtypes[name]}"))
         else:
@@ -105,7 +135,7 @@ def _positions(name: str, actual: NDArray[Any], expected: Bounded) -> list[Findi
     return found
 
 
-_IS = {"NaN": np.isnan, "+inf": np.isposinf, "-inf": np.isneginf}
+_IS: dict[str, Callable[[Any], Any]] = {"NaN": np.isnan, "+inf": np.isposinf, "-inf": np.isneginf}
 
 
 def _misplaced(actual: NDArray[Any], expected: Bounded) -> dict[str, NDArray[np.bool_]]:
@@ -171,5 +201,6 @@ def _differences(actual: NDArray[Any], expected: Bounded) -> tuple[float, float]
 def _violation(worst: Worst) -> Finding:
     where = f"{worst.output}{list(worst.index)}"
     return finding(
-        "OA301", f"{where} is {worst.actual:.9g}, exact {worst.expected:.9g}: {worst.ratio:.3g} times its bound"
+        "OA301",
+        f"{where} is {worst.actual:.9g}, exact {worst.expected:.9g}: {worst.ratio:.3g} times its bound",
     )

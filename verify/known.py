@@ -20,7 +20,6 @@ class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         model, variant, runtime: patterns, `*` matches all.
-        except_model: models that `model` does not mean.
         case: patterns of case ids. Brackets are literal.
         issue: the address of a public issue, or `counter-example`.
     """
@@ -31,13 +30,11 @@ class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     case: list[str]
     issue: str
     note: str
-    except_model: list[str] = []
 
     def matches(self, model: str, variant: str, runtime: str, case: CaseRecord) -> bool:
         """Whether the entry is about this cell."""
         return (
             _any(self.model, model)
-            and not _any(self.except_model, model)
             and _any(self.variant, variant)
             and _any(self.runtime, runtime)
             and _any(self.case, case.id)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import read_artifact
 from onnx_attest.verify.records import Verdict
-from onnx_attest.verify.runtimes.base import Session, Tensors, Unavailable
+from onnx_attest.verify.runtimes.base import Session, Tensors, UnavailableError
 from onnx_attest.verify.runtimes.registry import select
 
 _NANOSECONDS = 1e9
@@ -108,7 +108,7 @@ def answer_to(request: Request) -> Answer:
     try:
         _measure(request, answer)
         answer.verdict = "passed"
-    except Unavailable as refusal:
+    except UnavailableError as refusal:
         answer.verdict, answer.reason = "skipped", one_line(str(refusal))
     except Exception as error:  # noqa: BLE001 - a runtime may raise anything; it is recorded, not hidden
         answer.reason = one_line(f"{type(error).__name__}: {error}")

@@ -12,7 +12,9 @@ _WEIGHTS_OUTPUT, _WEIGHTS_MODE = 3, 3
 """Attention gives the softmax's result as its fourth output, if asked for mode 3."""
 
 
-def with_weights(model: onnx.ModelProto, attentions: Sequence[AttentionSeen]) -> tuple[bytes, tuple[str, ...]]:
+def with_weights(
+    model: onnx.ModelProto, attentions: Sequence[AttentionSeen]
+) -> tuple[bytes, tuple[str, ...]]:
     """Return a copy of the model with one more output an attention, and the names of these outputs.
 
     The file under test stays as it is; an extra output can keep an optimiser from fusing, which is why the outputs
@@ -32,7 +34,9 @@ def with_weights(model: onnx.ModelProto, attentions: Sequence[AttentionSeen]) ->
 def _weights_name(graph: onnx.GraphProto, seen: AttentionSeen, index: int) -> str:
     if seen.weights:
         return seen.weights
-    node = next(node for node in graph.node if node.op_type == "Attention" and node.output[0] == seen.output_name)
+    node = next(
+        node for node in graph.node if node.op_type == "Attention" and node.output[0] == seen.output_name
+    )
     while len(node.output) <= _WEIGHTS_OUTPUT:
         node.output.append("")
     if not node.output[_WEIGHTS_OUTPUT]:
@@ -40,10 +44,15 @@ def _weights_name(graph: onnx.GraphProto, seen: AttentionSeen, index: int) -> st
         kept = [attribute for attribute in node.attribute if attribute.name != "qk_matmul_output_mode"]
         del node.attribute[:]
         node.attribute.extend([*kept, onnx.helper.make_attribute("qk_matmul_output_mode", _WEIGHTS_MODE)])
-    return node.output[_WEIGHTS_OUTPUT]
+    return str(node.output[_WEIGHTS_OUTPUT])
 
 
 def _floating_type(model: onnx.ModelProto) -> int:
     kinds = [value.type.tensor_type.elem_type for value in (*model.graph.output, *model.graph.input)]
-    floating = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
-    return next((kind for kind in kinds if kind in floating), onnx.TensorProto.FLOAT)
+    floating = (
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.DOUBLE,
+        onnx.TensorProto.FLOAT16,
+        onnx.TensorProto.BFLOAT16,
+    )
+    return int(next((kind for kind in kinds if kind in floating), onnx.TensorProto.FLOAT))

@@ -266,7 +266,9 @@ def read_records(path: Path) -> list[AnyRecord]:
     try:
         lines = file.read_bytes().splitlines()
     except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}; give a records.jsonl or its folder") from error
+        raise UsageError(
+            f"cannot read {file}: {error.strerror}; give a records.jsonl or its folder"
+        ) from error
     return [_decode(line, number, file) for number, line in enumerate(lines, 1)]
 
 

@@ -58,7 +58,12 @@ def _load(path: Path) -> onnx.ModelProto:
         raise UsageError(f"{hint}: {error}; was it truncated, or is it another format?") from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+    except (
+        onnx.checker.ValidationError,
+        onnx.shape_inference.InferenceError,
+        ValueError,
+        RuntimeError,
+    ) as error:
         raise UsageError(f"{hint}: {_first_line(error)}; export it again") from error
     if not model.graph.output:
         raise UsageError(f"{hint}: its graph has no output; was it truncated, or is it another format?")
@@ -72,8 +77,12 @@ def _first_line(error: Exception) -> str:
 def _guess_contract(got: Got, dtypes: dict[str, np.dtype[Any]]) -> Contract:
     """Return a contract for a file that comes with none: every unnamed axis is its own symbolic one."""
     inputs = tuple(guess_input(name, _named(name, got), _kind(dtypes.get(name))) for name in got.inputs)
-    outputs = tuple(TensorSpec(name, _named(name, got), _kind(dtypes.get(name)), "output") for name in got.outputs)
-    symbolic = dict.fromkeys(axis for spec in (*inputs, *outputs) for axis in spec.axes if isinstance(axis, str))
+    outputs = tuple(
+        TensorSpec(name, _named(name, got), _kind(dtypes.get(name)), "output") for name in got.outputs
+    )
+    symbolic = dict.fromkeys(
+        axis for spec in (*inputs, *outputs) for axis in spec.axes if isinstance(axis, str)
+    )
     fixed = {axis for spec in inputs for axis in spec.axes if isinstance(axis, int)}
     return Contract(inputs, outputs, _distinct_sizes(list(symbolic), fixed))
 
@@ -84,7 +93,9 @@ def _named(name: str, got: Got) -> tuple[str | int, ...]:
 
 def _kind(dtype: np.dtype[Any] | None) -> str:
     if dtype is None:
-        raise UsageError("an input or output of the file is not a tensor; only tensors can be fed and compared")
+        raise UsageError(
+            "an input or output of the file is not a tensor; only tensors can be fed and compared"
+        )
     return "float" if np.issubdtype(dtype, np.floating) else dtype.name
 
 

@@ -48,7 +48,7 @@ def measure(weights: NDArray[Any], seen: AttentionSeen, arithmetic: Arithmetic) 
     facts, largest = seen.facts, float(np.log(np.finfo(weights.dtype).max))
     rows = ~facts.empty
     top = float(facts.logits.max(initial=-np.inf))
-    common = {"largest_logit": finite(top), "overflow_margin": finite(largest - top)}
+    common: dict[str, Any] = {"largest_logit": finite(top), "overflow_margin": finite(largest - top)}
     seen_weights = weights.astype(np.float64)
     total, empty = int(rows.size), int(rows.size - rows.sum())
     whole = rows & np.isfinite(seen_weights).all(-1)
@@ -105,9 +105,7 @@ def _entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(-(p * np.log(p, out=np.zeros_like(p), where=p > 0)).sum(-1))
 
 
-def _weight_ratio(
-    weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic
-) -> NDArray[np.float64]:
+def _weight_ratio(weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic) -> NDArray[np.float64]:
     """Return each weight's error over its limit: relative, and what one exponential may lose to flushing."""
     c, u, keys = arithmetic.c_o, arithmetic.u_out, weights.shape[-1]
     with np.errstate(invalid="ignore"):
@@ -116,9 +114,7 @@ def _weight_ratio(
     return np.asarray(np.abs(weights - exact.p) / limit)
 
 
-def _divergence_ratio(
-    weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic
-) -> float | None:
+def _divergence_ratio(weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic) -> float | None:
     """Return KL(p || p^) over its limit 1/2 sum p theta^2, the largest of the rows whose limit is small.
 
     p^ is renormalised: the raw divergence would only measure the row sum's error. With x = p^/p - 1 it is
@@ -181,7 +177,9 @@ def find(stability: Stability, arithmetic: Arithmetic) -> list[Finding]:
         ("OA405", "the divergence", stability.kl_over_limit),
     )
     found += [
-        finding(code, f"{what}: {ratio:.3g} times the limit") for code, what, ratio in limits if (ratio or 0) > 1
+        finding(code, f"{what}: {ratio:.3g} times the limit")
+        for code, what, ratio in limits
+        if (ratio or 0) > 1
     ]
     if (stability.mask_leak or 0.0) > 2 * stability.rows * arithmetic.omega:
         found.append(finding("OA403", f"masked keys receive {stability.mask_leak:.3g} of the weight"))

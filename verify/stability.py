@@ -36,7 +36,9 @@ class Look:
     session: Session | None = None
 
 
-def weights_seen(look: Look, session: Session, inputs: Mapping[str, NDArray[Any]], outputs: Tensors) -> list[NDArray[Any]]:
+def weights_seen(
+    look: Look, session: Session, inputs: Mapping[str, NDArray[Any]], outputs: Tensors
+) -> list[NDArray[Any]]:
     """Return the weights of each attention, in the order of the graph."""
     if look.source == "output":
         return [outputs[name] for name in look.names]
@@ -60,9 +62,13 @@ def look_at_softmax(
     """Return a record with its findings for each attention of the graph."""
     try:
         weights = weights_seen(look, session, inputs, outputs)
-        poison = poisoned(subject.signature.contract, session, inputs, outputs) if case.mask == "padding" else ""
+        poison = (
+            poisoned(subject.signature.contract, session, inputs, outputs) if case.mask == "padding" else ""
+        )
     except Exception as error:  # noqa: BLE001 - the runtime refuses the probed copy: said, not hidden
-        return [_unseen(subject, runtime, look, case, seen, describe(error)) for seen in evaluation.attentions]
+        return [
+            _unseen(subject, runtime, look, case, seen, describe(error)) for seen in evaluation.attentions
+        ]
     return [
         _record(subject, runtime, look, case, seen, array, poison)
         for seen, array in zip(evaluation.attentions, weights, strict=True)
@@ -70,7 +76,13 @@ def look_at_softmax(
 
 
 def _record(
-    subject: Subject, runtime: str, look: Look, case: CaseRecord, seen: AttentionSeen, weights: NDArray[Any], poison: str
+    subject: Subject,
+    runtime: str,
+    look: Look,
+    case: CaseRecord,
+    seen: AttentionSeen,
+    weights: NDArray[Any],
+    poison: str,
 ) -> tuple[StabilityRecord, list[Finding]]:
     if weights.shape != np.broadcast_shapes(weights.shape, seen.facts.weights.shape):
         return _unseen(subject, runtime, look, case, seen, f"weights have the shape {weights.shape}")
@@ -128,13 +140,13 @@ def poisoned(
     mask_spec = next((spec for spec in contract.inputs if spec.role == "mask"), None)
     if mask_spec is None:
         return ""
-    hidden = ~inputs[mask_spec.name].astype(bool).any(-2)  # (batch, keys)
+    hidden = np.asarray(~inputs[mask_spec.name].astype(bool).any(-2))  # (batch, keys)
     poison = {spec.name: _poison(spec, inputs[spec.name], hidden) for spec in contract.inputs}
     if not any(array is not inputs[name] for name, array in poison.items()):
         return ""
     again = session.run(poison)
     tokens = any(spec.role == "tokens" for spec in contract.inputs)
-    rows = ~hidden if tokens else np.ones_like(hidden)
+    rows = np.asarray(~hidden) if tokens else np.ones_like(hidden)
     same = all(_same_rows(outputs[name], again[name], rows) for name in outputs)
     return "same" if same else "differs"
 
@@ -155,7 +167,11 @@ def _same_rows(before: NDArray[Any], after: NDArray[Any], rows: NDArray[np.bool_
 
 
 def choose_look(
-    contract: Contract, attentions: Sequence[AttentionSeen], runtime: str, probed: Session | None, names: tuple[str, ...]
+    contract: Contract,
+    attentions: Sequence[AttentionSeen],
+    runtime: str,
+    probed: Session | None,
+    names: tuple[str, ...],
 ) -> Look | None:
     """Return how to see the weights of a runtime, None if there is no way."""
     returned = tuple(spec.name for spec in contract.outputs if spec.role == "weights")

@@ -49,14 +49,15 @@ class SoftmaxFacts:
 
     @property
     def weighted_theta(self) -> Floats:
-        """p theta, 0 where p is 0 although theta may be infinite."""
+        """The product p theta, 0 where p is 0 although theta may be infinite."""
         out = np.zeros_like(self.weights)
-        return np.multiply(self.weights, self.theta, out=out, where=self.weights > 0)
+        np.multiply(self.weights, self.theta, out=out, where=self.weights > 0)
+        return out
 
     @property
     def mean_theta(self) -> Floats:
         """sum_j p_j theta_j of each row."""
-        return self.weighted_theta.sum(-1, keepdims=True)
+        return np.asarray(self.weighted_theta.sum(-1, keepdims=True))
 
     @property
     def masked(self) -> NDArray[np.bool_]:
@@ -77,9 +78,7 @@ class SoftmaxFacts:
     def without_nan(self) -> SoftmaxFacts:
         """Return the same with NaN weights set to 0, as Where(IsNaN(p), 0, p) does: rows masked with -inf only."""
         nan = np.isnan(self.weights)
-        return replace(
-            self, weights=np.where(nan, 0.0, self.weights), theta=np.where(nan, 0.0, self.theta)
-        )
+        return replace(self, weights=np.where(nan, 0.0, self.weights), theta=np.where(nan, 0.0, self.theta))
 
     def relative_error(self) -> Floats:
         """Return the bound on a weight's relative error, (theta + mean theta + G) / (1 - mean theta - G)."""
@@ -135,9 +134,7 @@ def _rescalings(keys: int, arithmetic: Arithmetic) -> int:
     return -(-keys // arithmetic.key_block)
 
 
-def _exponent_error(
-    logit_error: Floats, shifted: Floats, rescalings: int, arithmetic: Arithmetic
-) -> Floats:
+def _exponent_error(logit_error: Floats, shifted: Floats, rescalings: int, arithmetic: Arithmetic) -> Floats:
     """Return W: how far the exponent, and the exponential's own error, may be off."""
     u, c = arithmetic.u, arithmetic.c_exp
     distance = np.where(np.isfinite(shifted), -shifted, 0.0)
@@ -225,10 +222,8 @@ def attention(
     (..., queries, keys). A row without any key is 0, in output and weights: ONNX's Attention from 1.23 on, and
     torch's scaled_dot_product_attention.
     """
-    transposed = Bounded(
-        k.value.swapaxes(-1, -2), None if k.error is None else k.error.swapaxes(-1, -2)
-    )
-    scores = multiply(matmul(q, transposed, arithmetic), Bounded(np.float64(scale)[None]), arithmetic)
+    transposed = Bounded(k.value.swapaxes(-1, -2), None if k.error is None else k.error.swapaxes(-1, -2))
+    scores = multiply(matmul(q, transposed, arithmetic), Bounded(np.array([scale])), arithmetic)
     if allowed is not None:
         scores = where(allowed, scores, Bounded(np.full((1,), -np.inf)))
     weights = with_policy(softmax(scores, arithmetic), "zero")

@@ -14,7 +14,7 @@ from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
 from onnx_attest.verify.oracle.attention import SoftmaxFacts, with_policy
 from onnx_attest.verify.oracle.bounded import Bounded, exact
 from onnx_attest.verify.oracle.ops import OPERATORS
-from onnx_attest.verify.oracle.ops.operator import Node, UnsupportedOperator
+from onnx_attest.verify.oracle.ops.operator import Node, UnsupportedOperatorError
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +83,7 @@ class GraphOracle:
 
     def unsupported(self) -> tuple[str, ...]:
         """Return the operators of the graph that the oracle does not have, each once."""
-        return tuple(
-            dict.fromkeys(node.operator for node in self._nodes if node.operator not in OPERATORS)
-        )
+        return tuple(dict.fromkeys(node.operator for node in self._nodes if node.operator not in OPERATORS))
 
     def evaluate(
         self, inputs: Mapping[str, NDArray[Any]], arithmetic: Arithmetic = PROFILES["fp32"]
@@ -93,7 +91,7 @@ class GraphOracle:
         """Return all outputs with their bounds for a runtime that computes in `arithmetic`.
 
         Raises:
-            UnsupportedOperator: an operator, or a form of one, that the oracle does not have.
+            UnsupportedOperatorError: an operator, or a form of one, that the oracle does not have.
         """
         known = {name: exact(value) for name, value in inputs.items()} | self._constants
         seen: list[AttentionSeen] = []
@@ -120,11 +118,11 @@ class GraphOracle:
     def _run(self, node: Node, known: Mapping[str, Bounded], arithmetic: Arithmetic) -> dict[str, Bounded]:
         operator = OPERATORS.get(node.operator)
         if operator is None:
-            raise UnsupportedOperator(f"the oracle does not have the operator {node.operator}")
+            raise UnsupportedOperatorError(f"the oracle does not have the operator {node.operator}")
         try:
             values = operator(node, [known[name] if name else None for name in node.inputs], arithmetic)
-        except UnsupportedOperator as error:
-            raise UnsupportedOperator(f"{node.name}: {error}") from error
+        except UnsupportedOperatorError as error:
+            raise UnsupportedOperatorError(f"{node.name}: {error}") from error
         if node.operator == "Softmax":
             values = [with_policy(value, self._empty_rows) for value in values]
         # zip stops at the shorter: an Attention may give more than the graph asks for, and "" asks for nothing.

@@ -53,6 +53,23 @@ def write_reports(records: Iterable[AnyRecord], folder: Path, artifacts: Path | 
         shutil.rmtree(source, ignore_errors=True)
 
 
+def refuse_unwritable(folder: Path) -> None:
+    """Say before the work that a report cannot be written to `folder` after it.
+
+    Raises:
+        UsageError: the folder is a file, is not a report, or a file cannot be made beside it.
+    """
+    target = folder.resolve()
+    try:
+        _refuse_foreign(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.").cleanup()
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the report {folder}: {error.strerror or error}; choose another folder with -o"
+        ) from error
+
+
 def _refuse_foreign(target: Path) -> None:
     if not target.exists():
         return

@@ -1,0 +1,1 @@
+"""What executes an artifact: one file a runtime, and the table of them."""

@@ -3,7 +3,7 @@
 Requirements that an adapter satisfies:
 * importing its module imports no third-party runtime; that happens inside functions;
 * `availability` says "present but broken" in the runtime's own words, and does not raise;
-* `open` raises `Unavailable` if the session would run elsewhere than asked: a fallback is never silent;
+* `open` raises `UnavailableError` if the session would run elsewhere than asked: a fallback is never silent;
 * `run` takes and returns NumPy arrays by name, and lets the runtime's exceptions through.
 """
 
@@ -21,7 +21,7 @@ from onnx_attest.export.artifact import Artifact
 Tensors = dict[str, NDArray[Any]]
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """The runtime cannot run this here: the reason, from the runtime itself. The cell is skipped."""
 
 
@@ -74,7 +74,7 @@ class Runtime(Protocol):
         """Return a session for the artifact, or for `model` (a probed copy of it) instead of its file.
 
         Raises:
-            Unavailable: it would not run where it was asked to.
+            UnavailableError: it would not run where it was asked to.
         """
         ...
 

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from onnx_attest.export.artifact import Artifact
-from onnx_attest.verify.runtimes.base import Availability, Placement, Session, Tensors, Unavailable, as_arrays
+from onnx_attest.verify.runtimes.base import (
+    Availability,
+    Placement,
+    Session,
+    Tensors,
+    UnavailableError,
+    as_arrays,
+)
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -56,12 +63,12 @@ class OrtRuntime:
         return Availability(not reason, version, reason)
 
     def open(self, artifact: Artifact, *, model: bytes | None = None, threads: int | None = None) -> Session:
-        """Return a session that runs on this provider, or raise `Unavailable`."""
+        """Return a session that runs on this provider, or raise `UnavailableError`."""
         import onnxruntime
 
         available = self.availability()
         if not available.usable:
-            raise Unavailable(available.reason)
+            raise UnavailableError(available.reason)
         session = onnxruntime.InferenceSession(
             str(artifact.path) if model is None else model,
             self._options(threads),
@@ -109,7 +116,9 @@ class OrtSession:
         values = binding.get_outputs()
         devices = {value.device_name() for value in values}
         if devices != {self._device}:
-            raise Unavailable(f"outputs came back on {', '.join(sorted(devices))}, not on {self._device}")
+            raise UnavailableError(
+                f"outputs came back on {', '.join(sorted(devices))}, not on {self._device}"
+            )
         return as_arrays(self._outputs, [value.numpy() for value in values])
 
 
@@ -125,10 +134,12 @@ def _placement(session: ort.InferenceSession, requested: str) -> Placement:
 def _refuse_fallback(placement: Placement, requested: str) -> None:
     # ORT gives a CPU session without an exception when a provider fails to start.
     if requested not in placement.used:
-        raise Unavailable(f"asked for {requested}, the session runs on {', '.join(placement.used)} instead")
+        raise UnavailableError(
+            f"asked for {requested}, the session runs on {', '.join(placement.used)} instead"
+        )
     if placement.nodes_by_provider and not placement.nodes_by_provider.get(requested):
         elsewhere = ", ".join(placement.nodes_by_provider)
-        raise Unavailable(f"{requested} is listed by the session, but all nodes run on {elsewhere}")
+        raise UnavailableError(f"{requested} is listed by the session, but all nodes run on {elsewhere}")
 
 
 def _loader_error(provider: str) -> str:
@@ -179,5 +190,7 @@ def _no_device() -> str:
 def installed_builds() -> tuple[str, ...]:
     """Return the ONNX Runtime distributions installed; two of them overwrite each other's files."""
     names = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
-    found = {dist.metadata["Name"].lower() for dist in importlib.metadata.distributions() if dist.metadata["Name"]}
+    found = {
+        dist.metadata["Name"].lower() for dist in importlib.metadata.distributions() if dist.metadata["Name"]
+    }
     return tuple(name for name in names if name in found)

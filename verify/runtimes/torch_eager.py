@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact
-from onnx_attest.verify.runtimes.base import Availability, Placement, Session, Tensors, Unavailable
+from onnx_attest.verify.runtimes.base import Availability, Placement, Session, Tensors, UnavailableError
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class TorchRuntime:
         """Return a session over the artifact's module; `model` is ignored: torch runs no ONNX file.
 
         Raises:
-            Unavailable: no torch, no module known, or the module no longer has the exported parameters.
+            UnavailableError: no torch, no module known, or the module no longer has the exported parameters.
         """
         available = self.availability()
         if not available.usable:
-            raise Unavailable(available.reason)
+            raise UnavailableError(available.reason)
         import torch
 
         if threads is not None:
@@ -79,17 +79,19 @@ class TorchSession:
 def _module_of(artifact: Artifact) -> Any:
     manifest = artifact.manifest
     if manifest is None:
-        raise Unavailable("the file has no manifest, so its module is unknown; name it with --against")
+        raise UnavailableError("the file has no manifest, so its module is unknown; name it with --against")
     if artifact.module is not None:
         return artifact.module
     if manifest.module is None:
-        raise Unavailable("the manifest names no module; pass it with --against or verify(against=...)")
+        raise UnavailableError("the manifest names no module; pass it with --against or verify(against=...)")
     from onnx_attest.models.entry import build_module, parameters_digest, resolve
 
     try:
         module = build_module(resolve(manifest.module))
     except UsageError as error:
-        raise Unavailable(f"its module cannot be built: {error}") from error
+        raise UnavailableError(f"its module cannot be built: {error}") from error
     if parameters_digest(module) != manifest.parameters_sha256:
-        raise Unavailable(f"{manifest.module} now builds other parameters than were exported; export it again")
+        raise UnavailableError(
+            f"{manifest.module} now builds other parameters than were exported; export it again"
+        )
     return module

@@ -11,7 +11,7 @@ from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
-    UnsupportedOperator,
+    UnsupportedOperatorError,
     optional,
     required,
 )
@@ -70,19 +70,19 @@ def _attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bound
 
 def _refuse_what_is_missing(node: Node, inputs: Inputs) -> None:
     if node.get("softcap", 0.0):
-        raise UnsupportedOperator("Attention with softcap")
+        raise UnsupportedOperatorError("Attention with softcap")
     if any(optional(inputs, index) is not None for index in (4, 5, 6)):
-        raise UnsupportedOperator("Attention with past keys or nonpad_kv_seqlen")
+        raise UnsupportedOperatorError("Attention with past keys or nonpad_kv_seqlen")
     mode = node.get("qk_matmul_output_mode", 0)
     if len(node.outputs) > _WEIGHTS_AFTER_SOFTMAX and mode != _WEIGHTS_AFTER_SOFTMAX:
-        raise UnsupportedOperator(f"Attention with qk_matmul_output_mode {mode}")
+        raise UnsupportedOperatorError(f"Attention with qk_matmul_output_mode {mode}")
 
 
 def _allowed(node: Node, inputs: Inputs, q: Bounded, k: Bounded) -> Bounded | None:
     """Return which keys each query may attend, None for all; top-left aligned where causal without a past."""
     mask = optional(inputs, 3)
     if mask is not None and mask.is_float:
-        raise UnsupportedOperator("Attention with an additive mask")
+        raise UnsupportedOperatorError("Attention with an additive mask")
     allowed = None if mask is None else mask.value
     if node.get("is_causal", 0):
         lower = np.tril(np.ones((q.value.shape[-2], k.value.shape[-2]), bool))

@@ -11,7 +11,7 @@ import onnx
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Bounded
-from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperator, required
+from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
 
 
 def _binary(
@@ -44,7 +44,7 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Operator:
         a, b = required(inputs, 0), required(inputs, 1)
         uncertain = np.asarray(a.errors() + b.errors())
         if np.any((uncertain > 0) & (np.abs(a.value - b.value) <= uncertain)):
-            raise UnsupportedOperator("compares numbers that are equal within their rounding errors")
+            raise UnsupportedOperatorError("compares numbers that are equal within their rounding errors")
         return [Bounded(np.asarray(compare(a.value, b.value)))]
 
     return operator
@@ -80,13 +80,15 @@ def _cast(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     if not a.is_float:
         return [Bounded(a.value.astype(np.float64))]
     if np.dtype(target).itemsize < 4:
-        raise UnsupportedOperator(f"Cast to {np.dtype(target).name}: its rounding is not in the bound yet")
+        raise UnsupportedOperatorError(
+            f"Cast to {np.dtype(target).name}: its rounding is not in the bound yet"
+        )
     return [a]
 
 
 def _cast_to_integer(a: Bounded, target: Any) -> Bounded:
     if a.is_float and np.any(np.asarray(a.errors()) > 0):
-        raise UnsupportedOperator(f"Cast of a rounded number to {np.dtype(target).name}")
+        raise UnsupportedOperatorError(f"Cast of a rounded number to {np.dtype(target).name}")
     return Bounded(a.value.astype(target))
 
 

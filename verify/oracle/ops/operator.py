@@ -10,7 +10,7 @@ from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Bounded
 
 
-class UnsupportedOperator(Exception):
+class UnsupportedOperatorError(Exception):
     """The oracle cannot evaluate this: what it lacks. The cell is inconclusive."""
 
 
@@ -38,11 +38,11 @@ def required(inputs: Inputs, index: int) -> Bounded:
     """Return an input that the operator cannot do without.
 
     Raises:
-        UnsupportedOperator: it is missing; the checker lets that through for optional inputs.
+        UnsupportedOperatorError: it is missing; the checker lets that through for optional inputs.
     """
     value = optional(inputs, index)
     if value is None:
-        raise UnsupportedOperator(f"input {index} is missing")
+        raise UnsupportedOperatorError(f"input {index} is missing")
     return value
 
 

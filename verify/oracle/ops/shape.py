@@ -14,7 +14,7 @@ from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
-    UnsupportedOperator,
+    UnsupportedOperatorError,
     integers,
     optional,
     required,
@@ -73,7 +73,7 @@ def _given_axes(node: Node, inputs: Inputs) -> list[int] | None:
 
 def _slice(node: Node, inputs: Inputs, array: Array) -> Array:
     if optional(inputs, 1) is None:  # before opset 10
-        raise UnsupportedOperator("Slice with attributes, before opset 10")
+        raise UnsupportedOperatorError("Slice with attributes, before opset 10")
     starts, ends = integers(inputs, 1), integers(inputs, 2)
     axes = integers(inputs, 3) if optional(inputs, 3) is not None else list(range(len(starts)))
     steps = integers(inputs, 4) if optional(inputs, 4) is not None else [1] * len(starts)
@@ -133,7 +133,7 @@ def _constant(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounde
         "value_float": np.float64, "value_floats": np.float64, "value_int": np.int64, "value_ints": np.int64
     }  # fmt: skip
     if name not in dtypes:
-        raise UnsupportedOperator(f"Constant with {name}")
+        raise UnsupportedOperatorError(f"Constant with {name}")
     return [Bounded(np.asarray(value, dtypes[name]))]
 
 
@@ -146,7 +146,7 @@ def _constant_of_shape(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> li
 def _range(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     start, limit, delta = (required(inputs, index) for index in range(3))
     if start.is_float:
-        raise UnsupportedOperator("Range of floats: its length depends on rounding")
+        raise UnsupportedOperatorError("Range of floats: its length depends on rounding")
     return [Bounded(np.arange(int(start.value), int(limit.value), int(delta.value), dtype=start.value.dtype))]
 
 

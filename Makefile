@@ -1,0 +1,56 @@
+# Every target sets up what it needs: a virtual environment with the package, its runtimes and its tools.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# onnxruntime-gpu has wheels for x86-64 Linux and Windows only; elsewhere the CPU build does.
+ORT := $(if $(filter x86_64 AMD64,$(shell uname -m)),$(if $(filter Darwin,$(shell uname -s)),cpu,cuda),cpu)
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help verify test test-slow lint format types layers check reference clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[torch,$(ORT),dev]"
+	@touch $@
+
+verify: $(READY)  ## export the catalogue, verify it on every runtime here, write reports/latest
+	$(BIN)/onnx-attest run --output reports/latest
+
+test: $(READY)  ## run the tests (fast ones)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(READY)  ## run the slow tests
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)  ## style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(READY)  ## rewrite in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Type checkers and import-linter follow folders, not the package's map of them: they get a plain copy.
+build/plain: $(READY) $(shell find onnx_attest models export verify -name '*.py' -o -name '*.toml')
+	rm -rf build
+	$(BIN)/python -m pip install --quiet --no-deps --target build/plain .
+	@touch $@
+
+types: build/plain  ## mypy, strict
+	cd build/plain && ../../$(BIN)/mypy --config-file ../../pyproject.toml onnx_attest
+
+layers: build/plain  ## imports point one way
+	cd build/plain && ../../$(BIN)/lint-imports --no-cache ../../pyproject.toml
+
+check: lint types layers test  ## all that CI runs
+
+reference: $(READY)  ## write reports/reference anew, to be committed
+	$(BIN)/onnx-attest run --output reports/reference
+
+clean:  ## remove what was made
+	rm -rf $(VENV) build dist *.egg-info reports/latest .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,168 @@
+"""Verification as a function: an artifact in, records out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from onnx_attest.errors import UsageError
+from onnx_attest.export.artifact import Artifact, Asked, Manifest, read_artifact
+from onnx_attest.verify.engine import Plan, verify_artifact
+from onnx_attest.verify.environment import command_line, environment
+from onnx_attest.verify.inputs import axes_of_shapes, check_inputs
+from onnx_attest.verify.outcome import conclude
+from onnx_attest.verify.records import AnyRecord, CellRecord, FindingRecord, RunRecord, Verdict
+from onnx_attest.verify.report import write_reports
+from onnx_attest.verify.runtimes.base import Tensors
+from onnx_attest.verify.runtimes.registry import select
+from onnx_attest.verify.signature import read_signature
+
+
+class VerificationError(AssertionError):
+    """Raised by `Report.raise_for_verdict`; the message holds the findings."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The records of one run, and what they came to."""
+
+    records: tuple[AnyRecord, ...]
+
+    @property
+    def run(self) -> RunRecord:
+        """The last record: verdict, counts, exit code."""
+        last = self.records[-1]
+        assert isinstance(last, RunRecord)
+        return last
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of the run."""
+        return self.run.verdict
+
+    @property
+    def cells(self) -> tuple[CellRecord, ...]:
+        """One record a runtime and case."""
+        return tuple(record for record in self.records if isinstance(record, CellRecord))
+
+    @property
+    def findings(self) -> tuple[FindingRecord, ...]:
+        """What was found, each with its blame and next step."""
+        return tuple(record for record in self.records if isinstance(record, FindingRecord))
+
+    def save(self, folder: str | Path) -> None:
+        """Write records.jsonl and the reports into a folder, whole or not at all.
+
+        Raises:
+            UsageError: the folder cannot be written, or holds something that is not a report.
+        """
+        write_reports(self.records, Path(folder))
+
+    def raise_for_verdict(self) -> None:
+        """Raise if the run did not pass.
+
+        Raises:
+            VerificationError: with the verdict, its reason and the findings that are not known.
+        """
+        if self.verdict == "passed":
+            return
+        lines = [f"{self.verdict}: {self.run.reason or 'see the findings'}"]
+        lines += [
+            f"{item.code} {item.runtime} {item.case}: {item.message}"
+            for item in self.findings
+            if not item.known and item.severity != "note"
+        ]
+        raise VerificationError("\n".join(lines))
+
+
+def verify(
+    artifact: Artifact | str | Path,
+    *,
+    runtimes: Sequence[str] = (),
+    require: Sequence[str] = (),
+    against: Any = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    inputs: Tensors | None = None,
+    plan: Plan | None = None,
+) -> Report:
+    """Verify one ONNX file on runtimes and return the report.
+
+    Args:
+        artifact: what `export` returned, or the path of an ONNX file.
+        runtimes: names as in `onnx-attest doctor`; all of them if none is named.
+        require: runtimes without which nothing is proven; added to `runtimes`.
+        against: the module that the file is to compute, as an `Entry` of the catalogue.
+        input_shapes: instead of the sweep of sizes, by input name.
+        inputs: instead of made inputs, by input name.
+        plan: for everything else.
+
+    Raises:
+        UsageError: the file cannot be read, or names and shapes do not fit it.
+    """
+    started = time.monotonic()
+    plan = plan or Plan()
+    subject = read_artifact(Path(artifact)) if isinstance(artifact, str | Path) else artifact
+    if against is not None:
+        subject = with_module(subject, against)
+    plan = replace(plan, runtimes=select((*runtimes, *require)) if runtimes else plan.runtimes)
+    plan = _with_given(plan, subject, input_shapes, inputs)
+    records: list[AnyRecord] = [environment(plan.runtimes, command_line())]
+    records += verify_artifact(subject, plan)
+    records += conclude(records, required=require, duration_s=time.monotonic() - started)
+    return Report(tuple(records))
+
+
+def _with_given(
+    plan: Plan, artifact: Artifact, shapes: Mapping[str, Sequence[int]] | None, inputs: Tensors | None
+) -> Plan:
+    if shapes is None and inputs is None:
+        return plan
+    if shapes is not None and inputs is not None:
+        raise UsageError("give input shapes or inputs, not both: inputs have their shapes")
+    signature = read_signature(artifact)
+    if inputs is not None:
+        check_inputs(inputs, signature)
+        return replace(plan, inputs=inputs)
+    assert shapes is not None
+    return replace(
+        plan, axes=axes_of_shapes({name: tuple(shape) for name, shape in shapes.items()}, signature)
+    )
+
+
+def with_module(artifact: Artifact, entry: Any) -> Artifact:
+    """Return the artifact held against a module: its contract is what the file should keep.
+
+    Raises:
+        UsageError: the module cannot be built, or its contract has other inputs than the file.
+    """
+    from onnx_attest.models.entry import build_module
+
+    signature = read_signature(artifact)
+    contract = entry.contract
+    names = tuple(spec.name for spec in contract.inputs)
+    if names != signature.got.inputs:
+        raise UsageError(
+            f"{entry.name} takes {', '.join(names)}, the file takes {', '.join(signature.got.inputs)}; "
+            "give the module that the file was exported from"
+        )
+    module = build_module(entry)
+    manifest = artifact.manifest or Manifest(
+        model=entry.name,
+        variant="attention" if "Attention" in signature.got.operators else "decomposed",
+        dtype=signature.floating.name,
+        arithmetic="fp32",
+        sha256=artifact.sha256,
+        contract=contract,
+        asked=Asked(
+            opset=signature.got.opset,
+            variant="",
+            inputs=names,
+            outputs=tuple(spec.name for spec in contract.outputs),
+            axes={spec.name: spec.axes for spec in (*contract.inputs, *contract.outputs)},
+        ),
+        got=signature.got,
+    )
+    return replace(artifact, manifest=manifest, module=module)

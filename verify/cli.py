@@ -1,0 +1,322 @@
+"""The command line: each command checks its arguments, calls one library function and prints what came back.
+
+What a command needs is imported inside it, so that `--help` answers at once and never imports torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onnx_attest import __version__
+from onnx_attest.errors import UsageError
+from onnx_attest.verify import console
+
+if TYPE_CHECKING:
+    from onnx_attest.models.entry import Entry
+    from onnx_attest.verify.engine import Plan
+
+app = typer.Typer(
+    name=console.PROGRAM,
+    help="Verify that an ONNX file computes what its PyTorch module computes, on every runtime.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Seed = Annotated[int, typer.Option(help="Seed of all made inputs.")]
+Runtimes = Annotated[
+    list[str] | None, typer.Option("--runtime", help="A runtime to use (repeatable); all by default.")
+]
+Require = Annotated[
+    list[str] | None,
+    typer.Option("--require", help="A runtime without which nothing is proven: exit 3 (repeatable)."),
+]
+KnownFile = Annotated[Path | None, typer.Option("--known", help="A TOML file of further known failures.")]
+FailFast = Annotated[
+    bool, typer.Option("--fail-fast", help="Stop an artifact at its first unexpected failure.")
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads of each runtime.")]
+LISTED = ("--input-shapes",)
+
+
+def _version(value: bool) -> None:
+    if value:
+        console.show(f"{console.PROGRAM} {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the reports.")] = Path(
+        "reports/latest"
+    ),
+    model: Annotated[
+        list[str] | None, typer.Option("--model", help="A model (repeatable); all by default.")
+    ] = None,
+    variant: Annotated[list[str] | None, typer.Option("--variant", help="A variant (repeatable).")] = None,
+    runtime: Runtimes = None,
+    require: Require = None,
+    known: KnownFile = None,
+    seed: Seed = 0,
+    threads: Threads = None,
+    latency: Annotated[bool, typer.Option(help="Time what was verified.")] = True,
+    fail_fast: FailFast = False,
+    json: Json = False,
+) -> None:
+    """Export, verify and time the catalogue; write reports."""
+    from onnx_attest.models import catalogue, resolve
+    from onnx_attest.verify.job import Job, run_job
+
+    entries = [resolve(name) for name in model] if model else list(catalogue().values())
+    _refuse_unknown_variants(variant)
+    plan = _plan(runtime, require, known, seed, threads, fail_fast)
+    with console.progress() as step:
+        job = Job(entries, plan, output, tuple(variant or ()), tuple(require or ()), latency, step)
+        records = run_job(job)
+    _finish(records, json, f"The reports are in {output}.")
+
+
+@app.command()
+def export(
+    model: Annotated[
+        str | None, typer.Argument(help="A catalogue name, file.py:factory or package.module:factory.")
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the files.")] = Path(),
+    variant: Annotated[list[str] | None, typer.Option("--variant", help="A variant (repeatable).")] = None,
+    opset: Annotated[int | None, typer.Option(help="An opset instead of the variant's own.")] = None,
+    dtype: Annotated[str, typer.Option(help="Floating dtype of the graph.")] = "float32",
+    list_: Annotated[bool, typer.Option("--list", help="List the catalogue.")] = False,
+    json: Json = False,
+) -> None:
+    """Export a module, and compare what came out with what was asked."""
+    if list_:
+        _list_models(json)
+        return
+    if model is None:
+        raise UsageError(
+            "name a model: a catalogue name (see --list), path/to/file.py:factory or package.module:factory"
+        )
+    from onnx_attest.models import resolve
+    from onnx_attest.verify.exported import export_and_compare
+
+    results = export_and_compare(resolve(model), output, tuple(variant or ()), opset, dtype, model)
+    if json:
+        console.show_json(results.as_object())
+    else:
+        console.show(results.as_text())
+    raise typer.Exit(results.exit_code)
+
+
+@app.command()
+def verify(
+    file: Annotated[Path, typer.Argument(help="The ONNX file; its manifest is found beside it.")],
+    against: Annotated[str | None, typer.Option(help="The module it is to compute, as for `export`.")] = None,
+    runtime: Runtimes = None,
+    require: Require = None,
+    input_shapes: Annotated[
+        list[str] | None,
+        typer.Option("--input-shapes", help="Sizes instead of the sweep: x:[2,128,512] (several)."),
+    ] = None,
+    load_inputs: Annotated[
+        Path | None, typer.Option("--load-inputs", help="Inputs to use: an .npz, or a test_data_set folder.")
+    ] = None,
+    arithmetic: Annotated[
+        str | None, typer.Option(help="Declared arithmetic, instead of the manifest's.")
+    ] = None,
+    atol: Annotated[float | None, typer.Option(help="An extra gate beside the bound, with --rtol.")] = None,
+    rtol: Annotated[float | None, typer.Option(help="An extra gate beside the bound, with --atol.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Also write reports to this folder.")
+    ] = None,
+    known: KnownFile = None,
+    seed: Seed = 0,
+    threads: Threads = None,
+    fail_fast: FailFast = False,
+    json: Json = False,
+) -> None:
+    """Verify one ONNX file on every runtime."""
+    from dataclasses import replace
+
+    from onnx_attest.export.artifact import read_artifact
+    from onnx_attest.verify import api
+    from onnx_attest.verify.inputs import load_inputs as load
+    from onnx_attest.verify.inputs import parse_shapes
+    from onnx_attest.verify.report.folder import refuse_unwritable
+    from onnx_attest.verify.signature import read_signature
+
+    plan = replace(
+        _plan(runtime, require, known, seed, threads, fail_fast), arithmetic=arithmetic, atol=atol, rtol=rtol
+    )
+    artifact = read_artifact(file)
+    if output is not None:
+        refuse_unwritable(output)
+    inputs = load(load_inputs, read_signature(artifact)) if load_inputs else None
+    with console.progress() as step:
+        report = api.verify(
+            artifact,
+            require=require or (),
+            against=_entry(against),
+            input_shapes=parse_shapes(input_shapes) if input_shapes else None,
+            inputs=inputs,
+            plan=replace(plan, on_cell=step),
+        )
+    if output is not None:
+        report.save(output)
+    _finish(report.records, json, f"The reports are in {output}." if output else "")
+
+
+@app.command()
+def report(
+    records: Annotated[Path, typer.Argument(help="A records.jsonl, or the folder that holds one.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder to write all reports to.")
+    ] = None,
+    view: Annotated[str, typer.Option(help="The view to print.")] = "summary.md",
+) -> None:
+    """Make the reports again from records."""
+    from onnx_attest.verify.records import read_records
+    from onnx_attest.verify.report import render, write_reports
+
+    read = read_records(records)
+    views = render(read)
+    if view not in views:
+        raise UsageError(f"unknown view {view!r}; there are {', '.join(views)}")
+    if output is None:
+        console.show(views[view])
+        return
+    artifacts = records / "artifacts" if records.is_dir() else records.parent / "artifacts"
+    same = artifacts.is_dir() and artifacts.parent.resolve() == output.resolve()
+    write_reports(read, output, artifacts if same else None)
+    console.show(f"The reports are in {output}.")
+
+
+@app.command()
+def explain(
+    code: Annotated[
+        str | None, typer.Argument(help="A finding code such as OA401; all of them if none is given.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say what a finding code means and what to do about it."""
+    from onnx_attest.verify import findings
+
+    if code is None:
+        pages = list(findings.CODES.values())
+        text = "\n".join(f"{page.code}  {page.severity:8} {page.title}" for page in pages)
+    else:
+        pages = [findings.explain(code)]
+        text = findings.page(pages[0])
+    console.show_json([vars(page) for page in pages]) if json else console.show(text)
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """Say which runtimes work here, and why others do not."""
+    from onnx_attest.verify.doctor import as_text, conflicts, diagnose
+    from onnx_attest.verify.runtimes.registry import RUNTIMES
+
+    found, wrong = diagnose(RUNTIMES), conflicts()
+    if json:
+        console.show_json({"runtimes": [vars(item) for item in found], "conflicts": wrong})
+    else:
+        console.show(as_text(found, wrong))
+    raise typer.Exit(1 if wrong else 0)
+
+
+def _plan(
+    runtime: list[str] | None,
+    require: list[str] | None,
+    known: Path | None,
+    seed: int,
+    threads: int | None,
+    fail_fast: bool,
+) -> Plan:
+    from onnx_attest.verify.engine import Plan
+    from onnx_attest.verify.known import built_in, read_known
+    from onnx_attest.verify.runtimes.registry import select
+
+    select(tuple(require or ()))  # a name that does not exist is said even where all runtimes are used
+    return Plan(
+        runtimes=select((*runtime, *(require or ()))) if runtime else select(),
+        known=read_known(known) if known else built_in(),
+        seed=seed,
+        threads=threads,
+        fail_fast=fail_fast,
+    )
+
+
+def _entry(reference: str | None) -> Entry | None:
+    if reference is None:
+        return None
+    from onnx_attest.models import resolve
+
+    return resolve(reference)
+
+
+def _refuse_unknown_variants(variants: list[str] | None) -> None:
+    from onnx_attest.export.api import OPSETS
+
+    unknown = [variant for variant in variants or () if variant not in OPSETS]
+    if unknown:
+        raise UsageError(f"unknown variant {', '.join(unknown)}; there are {', '.join(OPSETS)}")
+
+
+def _list_models(json: bool) -> None:
+    from onnx_attest.models import catalogue
+
+    entries = catalogue()
+    if json:
+        console.show_json(
+            [{"name": e.name, "summary": e.summary, "variants": e.variants} for e in entries.values()]
+        )
+        return
+    width = max(map(len, entries))
+    console.show("\n".join(f"{entry.name:{width}}  {entry.summary}" for entry in entries.values()))
+
+
+def _finish(records: Any, json: bool, note: str) -> None:
+    from onnx_attest.verify.records import RunRecord
+    from onnx_attest.verify.report import render
+
+    if json:
+        console.show_json(console.verdict_object(records))
+    else:
+        console.show(render(records)["summary.md"] + (f"\n{note}" if note else ""))
+    raise typer.Exit(next(record.exit_code for record in records if isinstance(record, RunRecord)))
+
+
+# typer keeps the base class of its parser's errors in a private module; BadParameter is public and two below it.
+_CommandLineError: Any = typer.BadParameter.__mro__[2]
+
+
+def main() -> None:
+    """Run a command and exit with its code; bad input ends in one line and 2, never in a traceback."""
+    from onnx_attest.export.lower import ExportError
+
+    try:
+        code = app(console.spread_lists(sys.argv[1:], LISTED), standalone_mode=False)
+    except UsageError as error:
+        console.fail(str(error), 2)
+    except ExportError as error:
+        console.fail(str(error), 1)
+    except _CommandLineError as error:
+        console.fail(f"{error.format_message()} (see {console.PROGRAM} --help)", 2)
+    except (KeyboardInterrupt, typer.Abort):
+        console.fail("interrupted; nothing was written", 130)
+    raise SystemExit(code or 0)

@@ -1,0 +1,87 @@
+"""The border to the terminal: results on stdout, progress and errors on stderr, one line an error."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from onnx_attest.verify.records import AnyRecord
+
+PROGRAM = "onnx-attest"
+
+
+def show(text: str) -> None:
+    """Write a result."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def show_json(value: Any) -> None:
+    """Write a result as one JSON object; NaN and infinity, which JSON has not, become null."""
+    import msgspec
+
+    show(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Say in one line what is wrong, and exit."""
+    sys.stderr.write(f"{PROGRAM}: error: {' '.join(message.split())}\n")
+    raise SystemExit(code)
+
+
+def verdict_object(records: Sequence[AnyRecord]) -> dict[str, Any]:
+    """Return what `--json` prints: verdict, exit code, cells and findings with the records' own fields."""
+    import msgspec
+
+    from onnx_attest.verify.records import CellRecord, FindingRecord, RunRecord
+
+    run = next(record for record in records if isinstance(record, RunRecord))
+    return {
+        "verdict": run.verdict,
+        "exit_code": run.exit_code,
+        "reason": run.reason,
+        "cells": [msgspec.to_builtins(record) for record in records if isinstance(record, CellRecord)],
+        "findings": [msgspec.to_builtins(record) for record in records if isinstance(record, FindingRecord)],
+    }
+
+
+def spread_lists(arguments: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return the arguments with `--opt a b` written as `--opt a --opt b`.
+
+    Polygraphy's users give several shapes after one flag; the parser takes one value a flag. A value ends the list
+    if it starts with a dash, or does not look like `name:[...]`.
+    """
+    spread: list[str] = []
+    current = ""
+    for argument in arguments:
+        if argument.startswith("-"):
+            current = argument if argument in options else ""
+            spread.append(argument)
+        elif current and spread[-1] != current and ":[" in argument:
+            spread += [current, argument]
+        else:
+            if spread and spread[-1] != current:
+                current = ""
+            spread.append(argument)
+    return spread
+
+
+@contextlib.contextmanager
+def progress(total: int | None = None) -> Iterator[Callable[[str], None]]:
+    """Give a function that says what is going on; a bar on a terminal, silence elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=total)
+
+        def step(text: str) -> None:
+            bar.update(task, advance=1, description=text)
+
+        yield step
