@@ -148,7 +148,8 @@ def _misplaced(actual: NDArray[Any], expected: Bounded) -> dict[str, NDArray[np.
     value = expected.value
     with np.errstate(invalid="ignore"):
         stored = np.where(np.abs(value) > largest, np.copysign(np.inf, value), value)
-        either = np.isfinite(value) & (np.abs(value) + expected.errors() > largest)
+        size, error = np.abs(value), expected.errors()
+        either = np.isfinite(value) & (size + error > largest) & (size - error <= largest)
     return {label: (is_(actual) != is_(stored)) & ~either for label, is_ in _IS.items()}
 
 

@@ -95,15 +95,18 @@ def softmax(logits: Bounded, arithmetic: Arithmetic) -> Bounded:
     """
     value = logits.value
     top = value.max(-1, keepdims=True)
-    shifted = value - top  # NaN in an empty row
+    with np.errstate(invalid="ignore"):
+        shifted = value - top  # NaN in an empty row
     exponentials = np.exp(shifted)
     weights = exponentials / exponentials.sum(-1, keepdims=True)
-    keys = np.isfinite(value).sum(-1, keepdims=True)
+    keys = (value >= MASKED_BELOW).sum(-1, keepdims=True)
     rescalings = _rescalings(value.shape[-1], arithmetic)
     logit_error = np.where(np.isfinite(value), logits.errors(), 0.0)
+    with np.errstate(over="ignore"):  # infinite only where a finite mask leaves a weight of 0
+        theta = np.expm1(_exponent_error(logit_error, shifted, rescalings, arithmetic))
     facts = SoftmaxFacts(
         weights=weights,
-        theta=np.expm1(_exponent_error(logit_error, shifted, rescalings, arithmetic)),
+        theta=theta,
         logits=value,
         logit_error=logit_error,
         magnitude=logits.magnitude,

@@ -149,8 +149,14 @@ def total(a: Bounded, axes: tuple[int, ...], *, keepdims: bool, arithmetic: Arit
 
 def largest(a: Bounded, axes: tuple[int, ...], *, keepdims: bool) -> Bounded:
     """Return the maximum over axes: it is off by no more than the worst element."""
-    value = a.value.max(axes, keepdims=keepdims)
-    return Bounded(value, None if a.error is None else a.error.max(axes, keepdims=keepdims))
+    value = a.value.max(axes, keepdims=keepdims, initial=_lowest(a.value.dtype))
+    return Bounded(value, None if a.error is None else a.error.max(axes, keepdims=keepdims, initial=0.0))
+
+
+def _lowest(dtype: np.dtype[Any]) -> Any:
+    if np.issubdtype(dtype, np.floating):
+        return -np.inf
+    return False if dtype == np.bool_ else np.iinfo(dtype).min
 
 
 def matmul(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.attention import attention, softmax
@@ -52,9 +53,9 @@ def _attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bound
     _refuse_what_is_missing(node, inputs)
     q, k, v = (required(inputs, index) for index in range(3))
     three_axes = q.value.ndim == 3
+    heads, kv_heads = node.get("q_num_heads"), node.get("kv_num_heads")
     if three_axes:
-        q = _heads(q, node.get("q_num_heads"))
-        k, v = (_heads(tensor, node.get("kv_num_heads")) for tensor in (k, v))
+        q, k, v = _heads(q, heads), _heads(k, kv_heads), _heads(v, kv_heads)
     groups = q.value.shape[1] // k.value.shape[1]
     scale = node.get("scale") or q.value.shape[-1] ** -0.5
     output, weights = attention(
@@ -73,6 +74,9 @@ def _refuse_what_is_missing(node: Node, inputs: Inputs) -> None:
         raise UnsupportedOperatorError("Attention with softcap")
     if any(optional(inputs, index) is not None for index in (4, 5, 6)):
         raise UnsupportedOperatorError("Attention with past keys or nonpad_kv_seqlen")
+    precision = node.get("softmax_precision", onnx.TensorProto.FLOAT)
+    if precision not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):  # double only rounds less
+        raise UnsupportedOperatorError(f"Attention with softmax_precision {precision}")
     mode = node.get("qk_matmul_output_mode", 0)
     if len(node.outputs) > _WEIGHTS_AFTER_SOFTMAX and mode != _WEIGHTS_AFTER_SOFTMAX:
         raise UnsupportedOperatorError(f"Attention with qk_matmul_output_mode {mode}")
@@ -83,11 +87,17 @@ def _allowed(node: Node, inputs: Inputs, q: Bounded, k: Bounded) -> Bounded | No
     mask = optional(inputs, 3)
     if mask is not None and mask.is_float:
         raise UnsupportedOperatorError("Attention with an additive mask")
-    allowed = None if mask is None else mask.value
+    allowed = None if mask is None else _padded(mask.value, k.value.shape[-2])
     if node.get("is_causal", 0):
         lower = np.tril(np.ones((q.value.shape[-2], k.value.shape[-2]), bool))
         allowed = lower if allowed is None else allowed & lower
     return None if allowed is None else Bounded(allowed)
+
+
+def _padded(mask: np.ndarray, keys: int) -> np.ndarray:
+    """Return a mask that may be shorter than the keys, the rest hidden."""
+    missing = keys - mask.shape[-1]
+    return np.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, missing)]) if missing and mask.shape[-1] != 1 else mask
 
 
 def _heads(a: Bounded, heads: int) -> Bounded:

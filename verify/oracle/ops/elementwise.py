@@ -75,6 +75,7 @@ def _where(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
 def _cast(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     a = required(inputs, 0)
     target = onnx.helper.tensor_dtype_to_np_dtype(node.get("to"))
+    node.get("saturate")  # of eight-bit floats only, which are refused below
     if not bounded.is_floating(target):
         return [_cast_to_integer(a, target)]
     if not a.is_float:

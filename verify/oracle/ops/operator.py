@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from onnx_attest.verify.arithmetic import Arithmetic
@@ -16,7 +16,11 @@ class UnsupportedOperatorError(Exception):
 
 @dataclass(frozen=True)
 class Node:
-    """One node of a graph: its attributes as Python values and the opset of its domain."""
+    """One node of a graph: its attributes as Python values and the opset of its domain.
+
+    It remembers which attributes an operator asked for: one that nobody asked for changes the meaning of the node
+    unseen, as the attributes of a later opset would.
+    """
 
     name: str
     operator: str
@@ -24,10 +28,22 @@ class Node:
     attributes: dict[str, Any]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    asked: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def get(self, attribute: str, default: Any = None) -> Any:
         """Return an attribute, or its default."""
+        self.asked.add(attribute)
         return self.attributes.get(attribute, default)
+
+    def refuse_unasked(self) -> None:
+        """Refuse a node with an attribute that its operator did not ask for.
+
+        Raises:
+            UnsupportedOperatorError: it names the attribute.
+        """
+        unasked = sorted(set(self.attributes) - self.asked)
+        if unasked:
+            raise UnsupportedOperatorError(f"{self.operator} with the attribute {', '.join(unasked)}")
 
 
 Inputs = Sequence[Bounded | None]

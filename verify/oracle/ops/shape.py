@@ -107,6 +107,7 @@ def _concat(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]
 def _split(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     a, axis = required(inputs, 0), node.get("axis", 0)
     size, parts = a.value.shape[axis], len(node.outputs)
+    node.get("num_outputs")  # opset 18: it says how many outputs the node has
     if optional(inputs, 1) is not None:
         sizes = integers(inputs, 1)
     else:

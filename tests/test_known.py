@@ -1,0 +1,70 @@
+"""Known failures: matched by pattern, and never allowed to rot."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnx_attest.errors import UsageError
+from onnx_attest.models import CATALOGUE
+from onnx_attest.verify.cases import plan_cases
+from onnx_attest.verify.known import Known, built_in, find_known, read_known
+from onnx_attest.verify.records import CaseRecord
+
+CASE = CaseRecord(name="overflow", axes={"batch": 2, "seq_len": 7}, mask="all", logit_std=100.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "matches"),
+    [
+        ({}, True),
+        ({"model": "other"}, False),
+        ({"model": ["x", "m"]}, True),
+        ({"variant": "attention"}, False),
+        ({"runtime": "ort-*"}, True),
+        ({"runtime": "torch"}, False),
+        ({"case": ["traced*"]}, False),
+        ({"case": ["traced*", "overflow[batch=2,*"]}, True),
+        ({"case": ["*logit_std=100]"]}, True),
+    ],
+)
+def test_patterns(changes, matches):
+    fields = {"model": "m", "variant": "*", "runtime": "*", "case": ["overflow*"], "issue": "i", "note": "n"}
+    entry = Known(**(fields | changes))
+    assert (find_known((entry,), "m", "decomposed", "ort-cpu", CASE) is entry) is matches
+
+
+@pytest.mark.parametrize("entry", built_in(), ids=lambda entry: f"{entry.model} {entry.issue}")
+def test_every_built_in_entry_is_about_some_cell_of_the_catalogue(entry):
+    cells = [
+        (model.name, variant, runtime, case)
+        for model in CATALOGUE
+        for variant in model.variants
+        for runtime in ("torch", "ort-cpu")
+        for case in plan_cases(model.contract)
+    ]
+    assert any(entry.matches(*cell) for cell in cells)
+
+
+@pytest.mark.parametrize("entry", built_in(), ids=lambda entry: f"{entry.model} {entry.issue}")
+def test_every_built_in_entry_names_its_models_and_its_issue(entry):
+    """A pattern for all models would excuse a user's own."""
+    models = [entry.model] if isinstance(entry.model, str) else entry.model
+    assert set(models) <= {model.name for model in CATALOGUE}
+    assert entry.issue == "counter-example" or entry.issue.startswith("https://github.com/")
+
+
+@pytest.mark.parametrize("text", ["[[known]]\nmodel = 3", "known = [", "[[known]]\nmodel = 'm'"])
+def test_broken_file_is_a_usage_error(tmp_path, text):
+    path = tmp_path / "known.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="is not a list of known failures"):
+        read_known(path)
+
+
+def test_a_users_file_adds_to_the_built_in_entries(tmp_path):
+    path = tmp_path / "known.toml"
+    path.write_text(
+        "[[known]]\nmodel='m'\nvariant='*'\nruntime='*'\ncase=['*']\nissue='counter-example'\nnote='mine'\n"
+    )
+    assert [entry.note for entry in read_known(path)][-1] == "mine"
+    assert len(read_known(path)) == len(built_in()) + 1

@@ -1,0 +1,126 @@
+"""Adapters: placement that cannot lie, reasons in the runtime's own words, and a table that knows its names."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from onnx_attest.errors import UsageError
+from onnx_attest.export.artifact import Artifact, read_artifact
+from onnx_attest.verify.runtimes import onnxruntime as adapter
+from onnx_attest.verify.runtimes.base import Placement, UnavailableError
+from onnx_attest.verify.runtimes.registry import RUNTIMES, select
+
+(CUDA,) = select(("ort-cuda",))
+NO_CUDA = CUDA.availability().reason
+TEXT = """
+<ir_version: 10, opset_import: ["": 18]>
+g (float[n, 4] x) => (float[n, n] y) { t = Transpose (x) y = MatMul (x, t) }
+"""
+
+
+@pytest.fixture
+def artifact(tmp_path) -> Artifact:
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(TEXT), path)
+    return read_artifact(path)
+
+
+@pytest.mark.parametrize("name", ["ort-cpu", "ort-cpu-noopt", "onnx-reference"])
+def test_runs_by_name(artifact, name):
+    (runtime,) = select((name,))
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    outputs = runtime.open(artifact).run({"x": x})
+    np.testing.assert_array_equal(outputs["y"], x @ x.T)
+
+
+def test_placement_is_asked_of_the_session_and_of_each_node(artifact):
+    (runtime,) = select(("ort-cpu-noopt",))
+    placement = runtime.open(artifact).placement
+    assert placement.used == ("CPUExecutionProvider",)
+    assert placement.nodes_by_provider == {"CPUExecutionProvider": 2}
+
+
+def test_optimisations_are_on_by_default_and_off_where_asked():
+    """The table's own options: nodes are assigned before ORT fuses them, so a count of nodes would not tell."""
+    from onnxruntime import GraphOptimizationLevel as Level
+
+    levels = {name: select((name,))[0]._options(None).graph_optimization_level for name in ("ort-cpu", "ort-cpu-noopt")}
+    assert levels == {"ort-cpu": Level.ORT_ENABLE_ALL, "ort-cpu-noopt": Level.ORT_DISABLE_ALL}
+
+
+@pytest.mark.skipif(not NO_CUDA, reason="CUDA works here: nothing falls back")
+def test_session_without_cuda_libraries_is_refused_with_the_loaders_reason(artifact):
+    """K8, microsoft/onnxruntime#23372: ORT gives a CPU session and no exception."""
+    with pytest.raises(UnavailableError) as error:
+        CUDA.open(artifact)
+    assert str(error.value) == NO_CUDA
+    assert "cannot open shared object file" in NO_CUDA or "CUDA" in NO_CUDA
+
+
+@pytest.mark.skipif(not NO_CUDA, reason="CUDA works here: nothing falls back")
+def test_session_that_fell_back_is_refused_even_if_the_library_loads(artifact, monkeypatch):
+    """The loader may be content where the provider then fails to start: the session itself is asked."""
+    monkeypatch.setattr(adapter, "_loader_error", lambda provider: "")
+    with pytest.raises(UnavailableError, match="asked for CUDAExecutionProvider, the session runs on CPUExecutionProvider"):
+        CUDA.open(artifact)
+
+
+@pytest.mark.skipif(bool(NO_CUDA), reason=f"ort-cuda: {NO_CUDA}")
+def test_cuda_runs_without_tf32_and_keeps_outputs_on_the_device(artifact):
+    session = CUDA.open(artifact)
+    assert session.placement.used[0] == "CUDAExecutionProvider"
+    assert CUDA.provider_options == {"use_tf32": "0"}
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], x @ x.T)
+
+
+def test_session_that_lists_a_provider_and_runs_no_node_on_it_is_refused():
+    placement = Placement(("CUDAExecutionProvider",), ("CUDAExecutionProvider", "CPUExecutionProvider"), {"CPUExecutionProvider": 9})  # fmt: skip
+    with pytest.raises(UnavailableError, match="all nodes run on CPUExecutionProvider"):
+        adapter._refuse_fallback(placement, "CUDAExecutionProvider")
+
+
+def test_session_with_some_nodes_elsewhere_is_not_refused():
+    nodes = {"CUDAExecutionProvider": 7, "CPUExecutionProvider": 2}
+    adapter._refuse_fallback(Placement(("CUDAExecutionProvider",), tuple(nodes), nodes), "CUDAExecutionProvider")
+
+
+def test_provider_that_the_build_does_not_have_is_named(artifact):
+    runtime = adapter.OrtRuntime("ort-dml", "DmlExecutionProvider")
+    assert "has no DmlExecutionProvider, only" in runtime.availability().reason
+    with pytest.raises(UnavailableError):
+        runtime.open(artifact)
+
+
+def test_unknown_names_are_refused_with_the_names_there_are():
+    with pytest.raises(UsageError, match="unknown runtime ort-gpu; there are torch, ort-cpu"):
+        select(("ort-gpu",))
+
+
+def test_selection_keeps_the_order_and_drops_doubles():
+    assert [runtime.name for runtime in select(("ort-cpu", "torch", "ort-cpu"))] == ["ort-cpu", "torch"]
+
+
+def test_torch_refuses_a_module_with_other_parameters(exported):
+    import msgspec
+
+    artifact = exported["mha-decomposed-18"]
+    other = msgspec.structs.replace(artifact.manifest, parameters_sha256="0" * 64)
+    (torch_runtime,) = select(("torch",))
+    with pytest.raises(UnavailableError, match="mha now builds other parameters than were exported"):
+        torch_runtime.open(Artifact(artifact.path, artifact.sha256, other))
+
+
+def test_torch_refuses_a_file_without_a_module(artifact):
+    (torch_runtime,) = select(("torch",))
+    with pytest.raises(UnavailableError, match="no manifest"):
+        torch_runtime.open(artifact)
+
+
+def test_availability_never_raises_and_always_says_why_not():
+    for runtime in RUNTIMES:
+        found = runtime.availability()
+        assert found.usable is (found.reason == "")
+        assert isinstance(found.version, str)
