@@ -10,9 +10,7 @@ ALL = ("torch", "ort-cpu", "ort-cpu-noopt", "onnx-reference")
 
 
 def verdicts(*failing: str, absent: tuple[str, ...] = ()) -> dict[str, str]:
-    return {
-        name: "skipped" if name in absent else "failed" if name in failing else "passed" for name in ALL
-    }
+    return {name: "skipped" if name in absent else "failed" if name in failing else "passed" for name in ALL}
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,9 @@ def test_contract_of_fixed_sizes_has_its_one_size():
 def test_several_length_axes_get_several_sizes():
     q = TensorSpec("q", ("batch", "queries", 8), role="query")
     k = TensorSpec("k", ("batch", "keys", 8), role="key")
-    contract = Contract((q, k), (TensorSpec("y", ("batch", "queries", 8)),), {"batch": 2, "queries": 5, "keys": 7})
+    contract = Contract(
+        (q, k), (TensorSpec("y", ("batch", "queries", 8)),), {"batch": 2, "queries": 5, "keys": 7}
+    )
     for case in plan_cases(contract):
         if case.name not in ("single",):
             assert case.axes["queries"] != case.axes["keys"], case.id

@@ -48,7 +48,7 @@ def test_nothing_names_this_machine(exported, stem):
 
 
 def test_same_module_gives_the_same_bytes_twice(exported, tmp_path):
-    again = [result for result in export_entry(resolve("mha"), tmp_path)]
+    again = list(export_entry(resolve("mha"), tmp_path))
     for artifact in again:
         assert artifact.sha256 == exported[artifact.path.stem].sha256
         first = manifest_path(exported[artifact.path.stem].path).read_bytes()
@@ -164,7 +164,9 @@ def test_fixed_axis_that_was_to_be_dynamic_is_reported(exported, tmp_path):
 
 
 def test_module_that_raises_is_named_with_its_inputs(tmp_path):
-    with pytest.raises(UsageError, match=r"Raises: forward raised RuntimeError: no such head; .* \(2, 7, 12\)"):
+    with pytest.raises(
+        UsageError, match=r"Raises: forward raised RuntimeError: no such head; .* \(2, 7, 12\)"
+    ):
         list(export_entry(entry_of(Raises), tmp_path))
 
 

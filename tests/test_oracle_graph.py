@@ -29,7 +29,9 @@ def node_cases():
     cases = []
     for case in collect_testcases(None):
         nodes = case.model.graph.node
-        kinds = {value.type.tensor_type.elem_type for value in (*case.model.graph.input, *case.model.graph.output)}
+        kinds = {
+            value.type.tensor_type.elem_type for value in (*case.model.graph.input, *case.model.graph.output)
+        }
         if len(nodes) == 1 and nodes[0].op_type in OPERATORS and not nodes[0].domain and kinds <= PLAIN:
             cases.append(pytest.param(case, id=case.name.removeprefix("test_")))
     return cases
@@ -115,7 +117,11 @@ def test_attention_in_several_nodes_is_bounded_as_one(hidden):
     ("hidden", "policy", "expected"),
     [
         ("-inf", "unknown", "zero"),  # NaN, guarded by Where(IsNaN)
-        ("-3.4028235e38", "unknown", "mean"),  # all logits equal: the guard sees no NaN (microsoft/onnxscript#2654)
+        (
+            "-3.4028235e38",
+            "unknown",
+            "mean",
+        ),  # all logits equal: the guard sees no NaN (microsoft/onnxscript#2654)
         ("-3.4028235e38", "zero", "zero"),  # the declared policy, whatever the graph does
         ("-inf", "mean", "mean"),
     ],

@@ -46,7 +46,10 @@ def test_optimisations_are_on_by_default_and_off_where_asked():
     """The table's own options: nodes are assigned before ORT fuses them, so a count of nodes would not tell."""
     from onnxruntime import GraphOptimizationLevel as Level
 
-    levels = {name: select((name,))[0]._options(None).graph_optimization_level for name in ("ort-cpu", "ort-cpu-noopt")}
+    levels = {
+        name: select((name,))[0]._options(None).graph_optimization_level
+        for name in ("ort-cpu", "ort-cpu-noopt")
+    }
     assert levels == {"ort-cpu": Level.ORT_ENABLE_ALL, "ort-cpu-noopt": Level.ORT_DISABLE_ALL}
 
 
@@ -63,7 +66,9 @@ def test_session_without_cuda_libraries_is_refused_with_the_loaders_reason(artif
 def test_session_that_fell_back_is_refused_even_if_the_library_loads(artifact, monkeypatch):
     """The loader may be content where the provider then fails to start: the session itself is asked."""
     monkeypatch.setattr(adapter, "_loader_error", lambda provider: "")
-    with pytest.raises(UnavailableError, match="asked for CUDAExecutionProvider, the session runs on CPUExecutionProvider"):
+    with pytest.raises(
+        UnavailableError, match="asked for CUDAExecutionProvider, the session runs on CPUExecutionProvider"
+    ):
         CUDA.open(artifact)
 
 
@@ -84,7 +89,23 @@ def test_session_that_lists_a_provider_and_runs_no_node_on_it_is_refused():
 
 def test_session_with_some_nodes_elsewhere_is_not_refused():
     nodes = {"CUDAExecutionProvider": 7, "CPUExecutionProvider": 2}
-    adapter._refuse_fallback(Placement(("CUDAExecutionProvider",), tuple(nodes), nodes), "CUDAExecutionProvider")
+    adapter._refuse_fallback(
+        Placement(("CUDAExecutionProvider",), tuple(nodes), nodes), "CUDAExecutionProvider"
+    )
+
+
+def test_nodes_elsewhere_are_counted():
+    nodes = {"CUDAExecutionProvider": 7, "CPUExecutionProvider": 2}
+    assert (
+        Placement(("CUDAExecutionProvider",), tuple(nodes), nodes).elsewhere()
+        == "of 9 nodes, 2 on CPUExecutionProvider"
+    )
+    assert (
+        Placement(
+            ("CPUExecutionProvider",), ("CPUExecutionProvider",), {"CPUExecutionProvider": 9}
+        ).elsewhere()
+        == ""
+    )
 
 
 def test_provider_that_the_build_does_not_have_is_named(artifact):

@@ -111,7 +111,9 @@ def test_overflow_margin_is_the_distance_to_88_7():
     seen, scores = seen_and_scores(logit_std=30.0)
     stability = measure(arrays.softmax(scores), seen, FP32)
     assert stability.largest_logit == pytest.approx(float(scores.max()), rel=1e-6)
-    assert stability.overflow_margin == pytest.approx(np.log(np.finfo(np.float32).max) - scores.max(), rel=1e-6)
+    assert stability.overflow_margin == pytest.approx(
+        np.log(np.finfo(np.float32).max) - scores.max(), rel=1e-6
+    )
 
 
 def test_saturated_rows_have_one_effective_key():

@@ -125,14 +125,21 @@ class _Verification:
 
     def records(self) -> Iterator[AnyRecord]:
         stages = [self._open(runtime) for runtime in self._plan.runtimes]
+        yield from (
+            _finding_record(self._subject, finding("OA203", text), runtime=stage.runtime)
+            for stage in stages
+            if (text := stage.placement.elsewhere())
+        )
         self._cells += [absent_cell(self._subject, stage) for stage in stages if stage.session is None]
         ready = [stage for stage in stages if stage.session is not None]
         for case in self._cases() if ready else ():
             self._run_case(case, ready)
             if self._plan.fail_fast and self._failed():
                 break
-        cells = [self._excused(cell) for cell in self._cells]
+        order = {runtime.name: index for index, runtime in enumerate(self._plan.runtimes)}
+        cells = sorted(map(self._excused, self._cells), key=lambda cell: order[cell.record.runtime])
         softmax = [(self._excused_softmax(record), found) for record, found in self._softmax]
+        softmax.sort(key=lambda item: order[item[0].runtime])
         yield from (cell.record for cell in cells)
         yield from (record for record, _ in softmax)
         yield from self._findings(cells, softmax)
@@ -263,7 +270,10 @@ class _Verification:
                 known=known,
             )
         yield from self._exporter(cells, blamed)
-        yield from self._optimiser(cells, blamed)
+        for party, code, message in _PARTIES:
+            guilty = [cells[index].record for index, blamed_party in blamed.items() if blamed_party == party]
+            if guilty:
+                yield self._summary(code, message, party, guilty)
 
     def _exporter(self, cells: Sequence[Cell], blamed: dict[int, str]) -> Iterator[FindingRecord]:
         """Yield one finding for the file where all ONNX runtimes agree with each other and not with the module."""
@@ -273,12 +283,6 @@ class _Verification:
             yield self._summary(
                 "OA108", _EXPORTER_MESSAGE[runtimes == MODULE].format(runtimes), "exporter", guilty
             )
-
-    def _optimiser(self, cells: Sequence[Cell], blamed: dict[int, str]) -> Iterator[FindingRecord]:
-        guilty = [cells[index].record for index, party in blamed.items() if party == "optimiser"]
-        if guilty:
-            message = "wrong with ONNX Runtime's graph optimisations on, right with them off"
-            yield self._summary("OA601", message, "optimiser", guilty)
 
     def _summary(self, code: str, message: str, party: str, guilty: Sequence[CellRecord]) -> FindingRecord:
         known = guilty[0].known if all(record.known for record in guilty) else ""
@@ -292,6 +296,12 @@ _EXPORTER_MESSAGE = {
     False: "{} run the file and fail alike; torch, which runs the module, passes",
     True: "{} runs the module and does not give what the file computes; all runtimes that run the file agree with it",
 }
+
+
+_PARTIES = (
+    ("module", "OA109", "torch, which runs the module, fails with all runtimes that run the file"),
+    ("optimiser", "OA601", "wrong with ONNX Runtime's graph optimisations on, right with them off"),
+)
 
 
 class _Grouped:

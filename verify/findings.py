@@ -78,6 +78,22 @@ def page(code: Code) -> str:
     )
 
 
+def markdown() -> str:
+    """Return docs/findings.md: every code on one page."""
+    pages = (
+        f"## {code.code} {code.title}\n\n*{code.severity}*. {code.why}\n\n**Example.** {code.example}\n\n"
+        f"**Remedy.** {code.remedy}\n"
+        for code in CODES.values()
+    )
+    intro = (
+        "# Finding codes\n\n"
+        "`onnx-attest explain CODE` prints the same. OA1xx export, OA2xx placement, OA3xx numerics, OA4xx softmax, "
+        "OA5xx relations, OA6xx optimiser, OA7xx latency, OA8xx integrity and input. A code never changes its "
+        "meaning.\n"
+    )
+    return "\n".join((intro, *pages))
+
+
 _TABLE = (
     Code(
         "OA101", "error", "The opset asked for is not the opset of the file",
@@ -108,7 +124,7 @@ _TABLE = (
         "OA105", "error", "The exporter failed",
         "There is no file, so nothing was verified for this variant.",
         "scaled_dot_product_attention on tensors with three axes: only 4D query, key, and value are supported.",
-        "Read the message: it is the exporter's innermost error. `onnx-attest export` repeats it alone.",
+        "Read the message: it is the exporter's innermost error. onnx-attest export repeats it alone.",
     ),
     Code(
         "OA106", "error", "The module differs from itself on two runs",
@@ -135,14 +151,14 @@ _TABLE = (
         "OA201", "note", "A runtime was not used",
         "What was not run was not verified; the rows say skipped, and never passed.",
         "ort-cuda on a machine without CUDA libraries: libcublasLt.so.13 cannot be opened.",
-        "Install what the reason names, or run on a machine that has it; `onnx-attest doctor` shows each runtime.",
+        "Install what the reason names, or run on a machine that has it; onnx-attest doctor shows each runtime.",
     ),
     Code(
         "OA202", "error", "The session runs elsewhere than asked",
         "ONNX Runtime gives a CPU session without an exception when a provider fails to start; its numbers and its "
         "speed would be reported under the wrong name.",
         "InferenceSession(file, providers=['CUDAExecutionProvider']) whose get_providers() is ['CPUExecutionProvider'].",
-        "Run `onnx-attest doctor` for the loader's reason; install the provider's libraries.",
+        "Run onnx-attest doctor for the loader's reason; install the provider's libraries.",
     ),
     Code(
         "OA203", "note", "Some nodes run on another provider than asked",
@@ -252,7 +268,7 @@ _TABLE = (
         "OA804", "error", "A required runtime did not run",
         "--require says that a verdict without this runtime is worth nothing.",
         "--require ort-cuda on a machine without a GPU.",
-        "Run where the runtime works; `onnx-attest doctor` says why it does not work here.",
+        "Run where the runtime works; onnx-attest doctor says why it does not work here.",
     ),
 )  # fmt: skip
 

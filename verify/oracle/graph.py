@@ -122,7 +122,7 @@ class GraphOracle:
         try:
             values = operator(node, [known[name] if name else None for name in node.inputs], arithmetic)
             node.refuse_unasked()
-        except Exception as error:  # noqa: BLE001 - sizes that do not fit raise what NumPy likes: it is said
+        except Exception as error:  # sizes that do not fit raise what NumPy likes: it is said
             raise UnsupportedOperatorError(f"{node.name}: {error}") from error
         if node.operator == "Softmax":
             values = [with_policy(value, self._empty_rows) for value in values]

@@ -80,8 +80,10 @@ def _known_failures(records: Sequence[AnyRecord]) -> list[str]:
 
 
 def _findings(records: Sequence[AnyRecord]) -> list[str]:
-    """Return one line for each code that was not expected, errors first."""
-    unexpected = [one for one in of_kind(records, FindingRecord) if not is_known(one)]
+    """Return one line for each code that was not expected, errors first; what is skipped has said its reason above."""
+    unexpected = [
+        one for one in of_kind(records, FindingRecord) if not is_known(one) and one.severity != "note"
+    ]
     unexpected.sort(key=lambda one: _SEVERITIES.index(one.severity))
     return list(map(_found, grouped(unexpected, lambda one: one.code).values()))
 

@@ -42,6 +42,12 @@ class Placement:
     used: tuple[str, ...] = ()
     nodes_by_provider: dict[str, int] = field(default_factory=dict)
 
+    def elsewhere(self) -> str:
+        """Return how many nodes run on another provider than asked, "" if none is known to."""
+        others = {name: count for name, count in self.nodes_by_provider.items() if name not in self.requested}
+        listed = ", ".join(f"{count} on {name}" for name, count in others.items())
+        return f"of {sum(self.nodes_by_provider.values())} nodes, {listed}" if listed else ""
+
 
 class Session(Protocol):
     """An artifact made ready on a runtime."""

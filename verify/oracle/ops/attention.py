@@ -97,7 +97,9 @@ def _allowed(node: Node, inputs: Inputs, q: Bounded, k: Bounded) -> Bounded | No
 def _padded(mask: np.ndarray, keys: int) -> np.ndarray:
     """Return a mask that may be shorter than the keys, the rest hidden."""
     missing = keys - mask.shape[-1]
-    return np.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, missing)]) if missing and mask.shape[-1] != 1 else mask
+    return (
+        np.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, missing)]) if missing and mask.shape[-1] != 1 else mask
+    )
 
 
 def _heads(a: Bounded, heads: int) -> Bounded:
