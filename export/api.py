@@ -90,7 +90,6 @@ def export_entry(
     variants: Sequence[str] = (),
     opset: int | None = None,
     dtype: str = "float32",
-    reference: str | None = None,
 ) -> Iterator[Artifact | ExportFailure]:
     """Export an entry in each of its variants and yield an artifact, or the reason why there is none.
 
@@ -102,7 +101,6 @@ def export_entry(
         variants: of those the entry has; all of them if none is named.
         opset: instead of the variant's own opsets.
         dtype: the floating dtype of the graph, see DTYPES.
-        reference: how the module is found again, as given to `models.resolve`; the entry's name by default.
 
     Raises:
         UsageError: an unknown variant or dtype, a module that raises or does not repeat itself.
@@ -115,7 +113,7 @@ def export_entry(
     module = build_module(entry)
     examples = example_inputs(entry.contract, getattr(torch, dtype))
     refuse_unsteady(module, examples, entry.name)
-    source = _Source(entry.name, module, entry.contract, dtype, reference or entry.name, examples)
+    source = _Source(entry.name, module, entry.contract, dtype, entry.reference or entry.name, examples)
     try:
         program = capture(module, examples, entry.contract)
     except ExportError as error:

@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ class Entry:
         build: returns the module in evaluation mode. Called with torch's generator seeded.
         variants: the forms of the graph that the module can be exported to. `attention` needs a module that calls
             `torch.nn.functional.scaled_dot_product_attention`: one that writes its softmax out has no such form.
+        reference: how `resolve` found the entry, so that the torch runtime can find it again; set by `resolve`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Entry:
     contract: Contract
     build: Callable[[], Any]
     variants: tuple[str, ...] = ("decomposed", "attention")
+    reference: str = ""
 
 
 def build_module(entry: Entry) -> nn.Module:
@@ -91,7 +93,7 @@ def resolve(reference: str) -> Entry:
         raise UsageError(
             f"{source} has no {attribute!r}; name an Entry in it, or a function that returns one"
         )
-    return _as_entry(factory, reference)
+    return replace(_as_entry(factory, reference), reference=reference)
 
 
 def _from_catalogue(name: str) -> Entry:

@@ -115,7 +115,7 @@ def export(
     from onnx_attest.models import resolve
     from onnx_attest.verify.exported import export_and_compare
 
-    results = export_and_compare(resolve(model), output, tuple(variant or ()), opset, dtype, model)
+    results = export_and_compare(resolve(model), output, tuple(variant or ()), opset, dtype)
     if json:
         console.show_json(results.as_object())
     else:

@@ -47,10 +47,10 @@ class Exported:
 
 
 def export_and_compare(
-    entry: Entry, folder: Path, variants: tuple[str, ...], opset: int | None, dtype: str, reference: str
+    entry: Entry, folder: Path, variants: tuple[str, ...], opset: int | None, dtype: str
 ) -> Exported:
     """Export an entry and hold each file against the request."""
-    results = export_entry(entry, folder, variants=variants, opset=opset, dtype=dtype, reference=reference)
+    results = export_entry(entry, folder, variants=variants, opset=opset, dtype=dtype)
     return Exported(tuple((result, _findings(result)) for result in results))
 
 
