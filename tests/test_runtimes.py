@@ -65,7 +65,7 @@ def test_session_without_cuda_libraries_is_refused_with_the_loaders_reason(artif
 @pytest.mark.skipif(not NO_CUDA, reason="CUDA works here: nothing falls back")
 def test_session_that_fell_back_is_refused_even_if_the_library_loads(artifact, monkeypatch):
     """The loader may be content where the provider then fails to start: the session itself is asked."""
-    monkeypatch.setattr(adapter, "_loader_error", lambda provider: "")
+    monkeypatch.setattr(adapter, "_why_not", lambda provider: "")
     with pytest.raises(
         UnavailableError, match="asked for CUDAExecutionProvider, the session runs on CPUExecutionProvider"
     ):
@@ -138,6 +138,12 @@ def test_torch_refuses_a_file_without_a_module(artifact):
     (torch_runtime,) = select(("torch",))
     with pytest.raises(UnavailableError, match="no manifest"):
         torch_runtime.open(artifact)
+
+
+def test_run_that_fails_is_not_repeated_on_the_cpu(artifact):
+    """ORT's Python layer repeats a run that failed on CUDA on the CPU, and prints; that would be a silent fallback."""
+    (runtime,) = select(("ort-cpu",))
+    assert runtime.open(artifact)._session._enable_fallback is False
 
 
 def test_availability_never_raises_and_always_says_why_not():

@@ -18,7 +18,7 @@ from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import Evaluation
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.records import CaseRecord, CellRecord, Verdict, finite
-from onnx_attest.verify.runtimes.base import Placement, Session, Tensors, UnavailableError
+from onnx_attest.verify.runtimes.base import Placement, Runtime, Session, Tensors, UnavailableError
 from onnx_attest.verify.signature import Signature
 
 _POLICIES = {"zero": "0", "mean": "the mean of V", "nan": "NaN"}
@@ -59,7 +59,6 @@ class Subject:
     identity: Identity
     signature: Signature
     expected: Expected
-    arithmetic: Arithmetic
     tolerance: Tolerance | None = None
 
 
@@ -67,22 +66,27 @@ class Subject:
 class Stage:
     """One runtime, ready to run an artifact, or the reason why not."""
 
-    runtime: str
+    runtime: Runtime
     version: str
+    arithmetic: Arithmetic
     session: Session | None = None
     verdict: Verdict = "passed"
     reason: str = ""
     code: str = ""
     placement: Placement = field(default_factory=Placement)
 
+    @property
+    def name(self) -> str:
+        """The runtime's name."""
+        return self.runtime.name
+
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """A record with the findings behind its codes and the outputs that were judged."""
+    """A record with the findings behind its codes."""
 
     record: CellRecord
     findings: tuple[Finding, ...] = ()
-    outputs: Tensors | None = None
 
 
 def absent_cell(subject: Subject, stage: Stage) -> Cell:
@@ -97,31 +101,31 @@ def run_cell(
     case: CaseRecord,
     inputs: Mapping[str, NDArray[Any]],
     evaluation: Evaluation | str,
-) -> Cell:
-    """Return the cell of a runtime on a case; `evaluation` is the oracle's, or why there is none."""
+) -> tuple[Cell, Tensors | None]:
+    """Return the cell of a runtime on a case, and the outputs it gave; `evaluation` is the oracle's, or why there is none."""
     assert stage.session is not None
     found: tuple[Finding, ...]
     try:
         outputs = stage.session.run(inputs)
     except UnavailableError as error:
         found = (finding("OA202", str(error)),)
-        return Cell(_record(subject, stage, case, "skipped", str(error), found), found)
+        return Cell(_record(subject, stage, case, "skipped", str(error), found), found), None
     except Exception as error:  # noqa: BLE001 - whatever a runtime raises ends this cell, not the run
         reason = describe(error)
         found = (finding("OA304", reason),)
-        return Cell(_record(subject, stage, case, "errored", reason, found), found)
+        return Cell(_record(subject, stage, case, "errored", reason, found), found), None
     if isinstance(evaluation, str):
         found = (finding("OA802", evaluation),)
-        return Cell(_record(subject, stage, case, "inconclusive", evaluation, found), found, outputs)
+        return Cell(_record(subject, stage, case, "inconclusive", evaluation, found), found), outputs
     judgement = judge(outputs, evaluation.outputs, subject.signature.dtypes)
     found = judgement.findings
     if found and case.mask == "empty-row":
-        found = _name_policy(subject, outputs, inputs, evaluation, judgement)
+        found = _name_policy(subject, stage.arithmetic, outputs, inputs, evaluation, judgement)
     if subject.tolerance is not None and judgement.max_err_over_tau is not None:
         found = (*found, *exceeds(outputs, evaluation.outputs, subject.tolerance))
     verdict: Verdict = "failed" if found else "passed"
     reason = "; ".join(item.message for item in found)
-    return Cell(_record(subject, stage, case, verdict, reason, found, judgement), found, outputs)
+    return Cell(_record(subject, stage, case, verdict, reason, found, judgement), found), outputs
 
 
 def describe(error: Exception) -> str:
@@ -140,7 +144,8 @@ def _record(
 ) -> CellRecord:
     return CellRecord(
         **subject.identity.fields(),
-        runtime=stage.runtime,
+        runtime=stage.name,
+        arithmetic=stage.arithmetic.name,
         runtime_version=stage.version,
         case=case,
         verdict=verdict,
@@ -172,6 +177,7 @@ def _numbers(judgement: Judgement) -> dict[str, Any]:
 
 def _name_policy(
     subject: Subject,
+    arithmetic: Arithmetic,
     outputs: Tensors,
     inputs: Mapping[str, NDArray[Any]],
     evaluation: Evaluation,
@@ -184,16 +190,22 @@ def _name_policy(
     declared = subject.signature.contract.empty_rows
     row = _first_empty_row(evaluation)
     for policy, words in _POLICIES.items():
-        if policy == declared or not _follows(subject, outputs, inputs, policy):
+        if policy == declared or not _follows(subject, arithmetic, outputs, inputs, policy):
             continue
         message = f"the row without any key, {row}, is {words}; the contract declares {_POLICIES[declared]}"
         return (finding("OA305", message),)
     return judgement.findings
 
 
-def _follows(subject: Subject, outputs: Tensors, inputs: Mapping[str, NDArray[Any]], policy: str) -> bool:
+def _follows(
+    subject: Subject,
+    arithmetic: Arithmetic,
+    outputs: Tensors,
+    inputs: Mapping[str, NDArray[Any]],
+    policy: str,
+) -> bool:
     try:
-        other = subject.expected.evaluate_graph(inputs, subject.arithmetic, policy)
+        other = subject.expected.evaluate_graph(inputs, arithmetic, policy)
     except UnsupportedOperatorError:
         return False
     bounds: dict[str, Bounded] = other.outputs

@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 
 from onnx_attest.errors import UsageError
-from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
 from onnx_attest.verify.cases import make_inputs
 from onnx_attest.verify.oracle.graph import Evaluation, GraphOracle
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
@@ -20,6 +20,7 @@ from onnx_attest.verify.signature import Signature
 
 _CALIBRATION_ROUNDS = 4
 _GAIN_DIGITS = 3
+_VALUES_ONLY = PROFILES["fp64"]  # the deviation of the logits is a matter of values, whatever the bounds
 
 
 class Expected:
@@ -58,22 +59,22 @@ class Expected:
         """Return the same of the file's own graph, under another policy for empty rows."""
         return GraphOracle(self._signature.model, empty_rows=empty_rows).evaluate(inputs, arithmetic)
 
-    def inputs(self, case: CaseRecord, arithmetic: Arithmetic) -> Tensors:
+    def inputs(self, case: CaseRecord) -> Tensors:
         """Return the inputs of a case, scaled so that the logits have the case's deviation."""
-        gain = self._gain(case.logit_std, arithmetic)
+        gain = self._gain(case.logit_std)
         return make_inputs(self._contract, case, gain=gain, dtype=self._signature.floating)
 
-    def has_attention(self, arithmetic: Arithmetic) -> bool:
+    def has_attention(self) -> bool:
         """Whether the oracle recognises an attention, so that there are logits to scale."""
-        return not self.reason and self._logit_std(1.0, arithmetic) is not None
+        return not self.reason and self._logit_std(1.0) is not None
 
-    def _gain(self, logit_std: float | None, arithmetic: Arithmetic) -> float:
+    def _gain(self, logit_std: float | None) -> float:
         if logit_std not in self._gains:
             assert logit_std is not None
-            self._gains[logit_std] = self._calibrate(logit_std, arithmetic)
+            self._gains[logit_std] = self._calibrate(logit_std)
         return self._gains[logit_std]
 
-    def _calibrate(self, logit_std: float, arithmetic: Arithmetic) -> float:
+    def _calibrate(self, logit_std: float) -> float:
         """Return the factor on the inputs that gives the logits this deviation.
 
         Logits are quadratic in the factor but for biases, so a few rounds of correcting by the square root settle.
@@ -81,19 +82,19 @@ class Expected:
         """
         gain = 1.0
         for _ in range(_CALIBRATION_ROUNDS):
-            seen = self._logit_std(gain, arithmetic)
+            seen = self._logit_std(gain)
             if not seen or not np.isfinite(seen):
                 return 1.0
             gain *= (logit_std / seen) ** 0.5
         return float(f"{gain:.{_GAIN_DIGITS}g}")
 
-    def _logit_std(self, gain: float, arithmetic: Arithmetic) -> float | None:
+    def _logit_std(self, gain: float) -> float | None:
         sizes = {axis: size + 16 for axis, size in self._contract.traced.items()}
         plain = "all" if "all" in self._contract.mask_kinds() else None
         case = CaseRecord(name="calibration", axes=sizes, mask=plain)
         inputs = make_inputs(self._contract, case, gain=gain, dtype=self._signature.floating)
         try:
-            return self.evaluate(inputs, arithmetic).logit_std
+            return self.evaluate(inputs, _VALUES_ONLY).logit_std
         except UnsupportedOperatorError:
             return None
 

@@ -14,7 +14,6 @@ from onnx_attest.errors import UsageError
 from onnx_attest.export.api import ExportFailure, export_entry
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.models.entry import Entry
-from onnx_attest.verify.arithmetic import profile
 from onnx_attest.verify.engine import Plan, verify_artifact
 from onnx_attest.verify.environment import command_line, environment
 from onnx_attest.verify.expected import Expected
@@ -135,15 +134,15 @@ def _time_all(job: Job, artifacts: Sequence[Artifact]) -> Iterator[LatencyRecord
 def latency_jobs(artifact: Artifact, seed: int) -> list[LatencyJob]:
     """Return one job for each length of LATENCY_LENGTHS, with inputs as the verification makes them."""
     signature = read_signature(artifact)
-    expected, arithmetic = Expected(signature), profile("fp32")
+    expected = Expected(signature)
     contract = signature.contract
-    std = LATENCY_STD if expected.has_attention(arithmetic) else None
+    std = LATENCY_STD if expected.has_attention() else None
     mask = "all" if "all" in contract.mask_kinds() else None
     jobs = []
     for length in LATENCY_LENGTHS:
         axes = {axis: 1 if axis.startswith("batch") else length for axis in contract.symbolic_axes()}
         case = CaseRecord(name="latency", axes=axes, mask=mask, logit_std=std, seed=seed)
-        jobs.append(LatencyJob(artifact, axes, expected.inputs(case, arithmetic)))
+        jobs.append(LatencyJob(artifact, axes, expected.inputs(case)))
     return jobs
 
 

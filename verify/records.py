@@ -100,6 +100,7 @@ class CellRecord(Record, tag="cell", frozen=True, kw_only=True):
     """One artifact on one runtime with one case.
 
     Attributes:
+        arithmetic: the profile that the bound was made for.
         known: the public issue, or `counter-example`, if a failure was expected; it does not count then.
         gates: for each gate its numbers; `proof` has max_err_over_tau.
         max_abs_err: largest |actual - expected| over all outputs; None if a form gate failed before.
@@ -115,6 +116,7 @@ class CellRecord(Record, tag="cell", frozen=True, kw_only=True):
     runtime: str
     runtime_version: str
     case: CaseRecord | None
+    arithmetic: str = "unknown"
     verdict: Verdict
     reason: str = ""
     known: str = ""

@@ -103,7 +103,7 @@ def _rows(weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic) ->
 
 def _entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
     entropy = -(p * np.log(p, out=np.zeros_like(p), where=p > 0)).sum(-1)
-    return np.maximum(entropy, 0.0)  # -0.0 for a single key
+    return np.asarray(np.maximum(entropy, 0.0))  # -0.0 for a single key
 
 
 def _weight_ratio(weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic) -> NDArray[np.float64]:

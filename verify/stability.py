@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.models.contract import Contract, TensorSpec
-from onnx_attest.verify.cell import Subject, describe
+from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.blame import MODULE
+from onnx_attest.verify.cell import Stage, Subject, describe
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.oracle.graph import AttentionSeen, Evaluation
-from onnx_attest.verify.records import CaseRecord, StabilityRecord, finite
+from onnx_attest.verify.records import CaseRecord, StabilityRecord, Verdict, finite
 from onnx_attest.verify.runtimes.base import Session, Tensors
 from onnx_attest.verify.softmax import Stability, find, measure
 
@@ -21,22 +23,67 @@ KEY_POISON, VALUE_POISON = 1e30, 3e38
 """Finite, and large enough that any weight on them shows. Larger keys overflow to NaN on a correct graph."""
 
 
+SoftmaxSeen = tuple[StabilityRecord, list[Finding]]
+
+
 @dataclass(frozen=True, eq=False)
 class Look:
     """How the weights of a runtime are seen.
 
     Attributes:
-        source: `output` (the model returns them), `probe` (from a copy of the graph), `identity` (V = I in torch).
-        session: of the probed copy; None where the judged session itself shows them.
+        source: `output` (the model returns them), `probe` (from a copy of the graph), `identity` (V = I in torch),
+            `none`.
         names: of the outputs that hold weights, one an attention.
+        session: of the probed copy; None where the judged session itself shows them.
+        reason: why there is no way to see them.
     """
 
     source: str
     names: tuple[str, ...] = ()
     session: Session | None = None
+    reason: str = ""
 
 
-def weights_seen(
+def direct_look(contract: Contract, attentions: Sequence[AttentionSeen], runtime: str) -> Look | None:
+    """Return how to see the weights without a copy of the file, None if there is no such way."""
+    returned = tuple(spec.name for spec in contract.outputs if spec.role == "weights")
+    if len(returned) == len(attentions):
+        return Look("output", returned)
+    return Look("identity") if runtime == MODULE else None
+
+
+def look_at_softmax(
+    subject: Subject,
+    stage: Stage,
+    look: Look,
+    case: CaseRecord,
+    inputs: Mapping[str, NDArray[Any]],
+    outputs: Tensors,
+    evaluation: Evaluation,
+) -> list[SoftmaxSeen]:
+    """Return a record with its findings for each attention of the graph."""
+    assert stage.session is not None
+    common = [_common(subject, stage, look, case, seen) for seen in evaluation.attentions]
+    if look.reason:
+        return [_unseen(fields, "skipped", look.reason) for fields in common]
+    try:
+        weights = _weights(look, stage.session, inputs, outputs)
+    except Exception as error:  # noqa: BLE001 - the outputs were judged; that the softmax is not seen is said
+        return [_unseen(fields, "skipped", describe(error)) for fields in common]
+    if len(weights) != len(common):
+        reason = f"{len(weights)} softmaxes were seen, the graph has {len(common)}"
+        return [_unseen(fields, "skipped", reason) for fields in common]
+    try:
+        poison = poisoned(subject.signature.contract, stage.session, inputs, outputs, case)
+    except Exception as error:  # noqa: BLE001 - huge finite numbers behind a mask are legal input
+        return [_unseen(fields, "errored", describe(error)) for fields in common]
+    return [
+        _record(fields, seen, array, stage.arithmetic, poison)
+        for fields, seen, array in zip(common, evaluation.attentions, weights, strict=True)
+    ]
+
+
+def _weights(
     look: Look, session: Session, inputs: Mapping[str, NDArray[Any]], outputs: Tensors
 ) -> list[NDArray[Any]]:
     """Return the weights of each attention, in the order of the graph."""
@@ -49,49 +96,18 @@ def weights_seen(
     return [probed[name] for name in look.names]
 
 
-def look_at_softmax(
-    subject: Subject,
-    runtime: str,
-    session: Session,
-    look: Look,
-    case: CaseRecord,
-    inputs: Mapping[str, NDArray[Any]],
-    outputs: Tensors,
-    evaluation: Evaluation,
-) -> list[tuple[StabilityRecord, list[Finding]]]:
-    """Return a record with its findings for each attention of the graph."""
-    try:
-        weights = weights_seen(look, session, inputs, outputs)
-        poison = (
-            poisoned(subject.signature.contract, session, inputs, outputs) if case.mask == "padding" else ""
-        )
-    except Exception as error:  # noqa: BLE001 - the runtime refuses the probed copy: said, not hidden
-        return [
-            _unseen(subject, runtime, look, case, seen, describe(error)) for seen in evaluation.attentions
-        ]
-    return [
-        _record(subject, runtime, look, case, seen, array, poison)
-        for seen, array in zip(evaluation.attentions, weights, strict=True)
-    ]
-
-
 def _record(
-    subject: Subject,
-    runtime: str,
-    look: Look,
-    case: CaseRecord,
-    seen: AttentionSeen,
-    weights: NDArray[Any],
-    poison: str,
-) -> tuple[StabilityRecord, list[Finding]]:
-    if weights.shape != np.broadcast_shapes(weights.shape, seen.facts.weights.shape):
-        return _unseen(subject, runtime, look, case, seen, f"weights have the shape {weights.shape}")
-    stability = measure(np.broadcast_to(weights, seen.facts.weights.shape), seen, subject.arithmetic)
-    found = find(stability, subject.arithmetic)
+    fields: dict[str, Any], seen: AttentionSeen, weights: NDArray[Any], arithmetic: Arithmetic, poison: str
+) -> SoftmaxSeen:
+    shape = seen.facts.weights.shape
+    if weights.shape != shape:
+        return _unseen(fields, "skipped", f"weights of the shape {weights.shape} were seen, not {shape}")
+    stability = measure(weights, seen, arithmetic)
+    found = find(stability, arithmetic)
     if poison == "differs":
         found.append(finding("OA406", "outputs change when the masked keys and values become huge"))
     record = StabilityRecord(
-        **_common(subject, runtime, look, case, seen),
+        **fields,
         verdict="failed" if found else "passed",
         reason="; ".join(item.message for item in found),
         poison=poison or "not tried",
@@ -101,22 +117,18 @@ def _record(
     return record, found
 
 
-def _unseen(
-    subject: Subject, runtime: str, look: Look, case: CaseRecord, seen: AttentionSeen, reason: str
-) -> tuple[StabilityRecord, list[Finding]]:
-    record = StabilityRecord(
-        **_common(subject, runtime, look, case, seen),
-        verdict="inconclusive", reason=reason, rows=0, empty_rows=0, finite_ratio=0.0,
-    )  # fmt: skip
-    return record, []
+def _unseen(fields: dict[str, Any], verdict: Verdict, reason: str) -> SoftmaxSeen:
+    return StabilityRecord(
+        **fields, verdict=verdict, reason=reason, rows=0, empty_rows=0, finite_ratio=0.0
+    ), []
 
 
 def _common(
-    subject: Subject, runtime: str, look: Look, case: CaseRecord, seen: AttentionSeen
+    subject: Subject, stage: Stage, look: Look, case: CaseRecord, seen: AttentionSeen
 ) -> dict[str, Any]:
     return {
         **subject.identity.fields(),
-        "runtime": runtime,
+        "runtime": stage.name,
         "case": case,
         "attention": seen.node,
         "source": look.source,
@@ -130,15 +142,19 @@ def _finite(stability: Stability) -> dict[str, Any]:
 
 
 def poisoned(
-    contract: Contract, session: Session, inputs: Mapping[str, NDArray[Any]], outputs: Tensors
+    contract: Contract,
+    session: Session,
+    inputs: Mapping[str, NDArray[Any]],
+    outputs: Tensors,
+    case: CaseRecord,
 ) -> str:
-    """Return `same` if the outputs stay bitwise equal when what every query's mask hides becomes huge.
+    """Return "" without padding, `same` if the outputs stay bitwise equal when what every query's mask hides becomes huge.
 
     Where one tensor is both query and key (`tokens`), the hidden positions are queries too: their own rows are left
     out of the comparison.
     """
     mask_spec = next((spec for spec in contract.inputs if spec.role == "mask"), None)
-    if mask_spec is None:
+    if mask_spec is None or case.mask != "padding":
         return ""
     hidden = np.asarray(~inputs[mask_spec.name].astype(bool).any(-2))  # (batch, keys)
     poison = {spec.name: _poison(spec, inputs[spec.name], hidden) for spec in contract.inputs}
@@ -164,19 +180,3 @@ def _same_rows(before: NDArray[Any], after: NDArray[Any], rows: NDArray[np.bool_
     if before.shape[:2] != rows.shape:
         return True  # an output without a row per query says nothing here
     return bool(np.array_equal(before[rows], after[rows], equal_nan=True))
-
-
-def choose_look(
-    contract: Contract,
-    attentions: Sequence[AttentionSeen],
-    runtime: str,
-    probed: Session | None,
-    names: tuple[str, ...],
-) -> Look | None:
-    """Return how to see the weights of a runtime, None if there is no way."""
-    returned = tuple(spec.name for spec in contract.outputs if spec.role == "weights")
-    if len(returned) == len(attentions):
-        return Look("output", returned)
-    if runtime == "torch":
-        return Look("identity")
-    return Look("probe", names, probed) if probed is not None else None

@@ -7,6 +7,7 @@ import importlib.metadata
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,13 @@ _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
 # Errors reach us as exceptions; ORT's own log would say them a second time on stderr.
 _FATAL_ONLY = 4
+_WARNINGS = 2  # ORT's default
+# The smallest model there is, `g (float[1] x) => (float[1] y) { y = Identity (x) }` at opset 18, serialised: a
+# process that only runs an artifact needs no onnx to ask a provider whether it works.
+_ONE_NODE = bytes.fromhex(
+    "08083a390a120a017812017922084964656e746974793a001201675a0f0a0178120a0a08080112040a020801620f0a0179120a0a08"
+    "080112040a02080142040a001012"
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ class OrtRuntime:
             return Availability(
                 False, version, f"this build of ONNX Runtime has no {self.provider}, only {built}"
             )
-        reason = _loader_error(self.provider)
+        reason = _why_not(self.provider)
         return Availability(not reason, version, reason)
 
     def open(self, artifact: Artifact, *, model: bytes | None = None, threads: int | None = None) -> Session:
@@ -73,6 +81,7 @@ class OrtRuntime:
             str(artifact.path) if model is None else model,
             self._options(threads),
             providers=[(self.provider, dict(self.provider_options))],
+            enable_fallback=0,  # else a run that fails on CUDA is repeated on the CPU, with a print
         )
         placement = _placement(session, self.provider)
         _refuse_fallback(placement, self.provider)
@@ -142,25 +151,44 @@ def _refuse_fallback(placement: Placement, requested: str) -> None:
         raise UnavailableError(f"{requested} is listed by the session, but all nodes run on {elsewhere}")
 
 
-def _loader_error(provider: str) -> str:
-    """Return why the provider's shared library does not load, "" if it does.
+@cache
+def _why_not(provider: str) -> str:
+    """Return why no session runs on the provider, "" if one does: a graph of one node is really opened on it.
 
-    ORT itself only logs the reason; the system's loader says it in one line.
+    ORT gives a CPU session and logs the reason, if at all; the system's loader says it in a line.
     """
-    if provider != _CUDA:
+    if provider == _CPU:
         return ""
     import onnxruntime
 
-    if hasattr(onnxruntime, "preload_dlls"):
+    if provider == _CUDA and hasattr(onnxruntime, "preload_dlls"):
         _preload_quietly()
-    library = Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"
-    if not library.exists():  # Windows and other layouts: the session itself is asked then
+    onnxruntime.set_default_logger_severity(_FATAL_ONLY)
+    try:
+        session = onnxruntime.InferenceSession(_ONE_NODE, providers=[provider], enable_fallback=0)
+    except Exception as error:  # noqa: BLE001 - ORT's exceptions have no common type but Exception
+        return " ".join(str(error).split())
+    finally:
+        onnxruntime.set_default_logger_severity(_WARNINGS)
+    if provider in session.get_providers():
         return ""
+    return (
+        _loader_words()
+        or _no_device()
+        or f"ONNX Runtime starts no session on {provider} and does not say why"
+    )
+
+
+def _loader_words() -> str:
+    """Return what the system's loader says of ORT's CUDA library, "" if it loads or is not there."""
+    import onnxruntime
+
+    library = Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"
     try:
         ctypes.CDLL(str(library))
     except OSError as error:
-        return str(error)
-    return _no_device()
+        return str(error) if library.exists() else ""
+    return ""
 
 
 def _preload_quietly() -> None:

@@ -1,0 +1,79 @@
+"""From the findings of single cells to what is told: once each, with the party at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from onnx_attest.verify.blame import MODULE, blamed_cells
+from onnx_attest.verify.cell import Cell, Subject
+from onnx_attest.verify.findings import Finding, finding
+from onnx_attest.verify.records import CaseRecord, CellRecord, FindingRecord, StabilityRecord
+
+_SUMMARIES = (
+    ("exporter", "OA108", "{} run the file and fail alike; torch, which runs the module, passes"),
+    ("module", "OA109", "torch, which runs the module, fails with all runtimes that run the file"),
+    ("optimiser", "OA601", "wrong with ONNX Runtime's graph optimisations on, right with them off"),
+)
+_MODULE_ALONE = (
+    "torch runs the module and does not give what the file computes; all that run the file agree with it"
+)
+
+
+def finding_record(subject: Subject, item: Finding, **where: Any) -> FindingRecord:
+    """Return a finding as a record about an artifact; `where` says runtime, case and whether it is known."""
+    identity = subject.identity.fields()
+    return FindingRecord(
+        code=item.code, severity=item.severity, message=item.message, next_step=item.next_step, blame=item.blame,
+        node=item.node, **({name: identity[name] for name in ("model", "variant", "opset", "dtype")} | where),
+    )  # fmt: skip
+
+
+def finding_records(
+    subject: Subject, cells: Sequence[Cell], softmax: Sequence[tuple[StabilityRecord, list[Finding]]]
+) -> Iterator[FindingRecord]:
+    """Yield what the cells and the softmax of one artifact come to, then one finding for each party at fault."""
+    blamed = blamed_cells([cell.record for cell in cells])
+    told = _Grouped()
+    for index, cell in enumerate(cells):
+        for item in cell.findings:
+            party = blamed.get(index, "") or item.blame
+            told.add(cell.record.runtime, replace(item, blame=party), cell.record.case, cell.record.known)
+    for record, items in softmax:
+        for item in items:
+            told.add(record.runtime, item, record.case, record.known)
+    yield from told.records(subject)
+    for party, code, message in _SUMMARIES:
+        guilty = [cells[index].record for index, name in blamed.items() if name == party]
+        if guilty:
+            yield _summary(subject, code, message, party, guilty)
+
+
+def _summary(
+    subject: Subject, code: str, message: str, party: str, guilty: Sequence[CellRecord]
+) -> FindingRecord:
+    runtimes = list(dict.fromkeys(record.runtime for record in guilty))
+    text = _MODULE_ALONE if runtimes == [MODULE] else message.format(", ".join(runtimes))
+    known = guilty[0].known if all(record.known for record in guilty) else ""
+    case = guilty[0].case
+    item = finding(code, text, blame=party)
+    return finding_record(subject, item, case=case.id if case else "", known=known)
+
+
+class _Grouped:
+    """Findings that say the same of several cases, told once: the first, and how many more."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, str, str, str], tuple[Finding, str, int]] = {}
+
+    def add(self, runtime: str, item: Finding, case: CaseRecord | None, known: str) -> None:
+        key = (runtime, item.code, item.blame, known)
+        first, where, count = self._groups.get(key, (item, case.id if case else "", 0))
+        self._groups[key] = (first, where, count + 1)
+
+    def records(self, subject: Subject) -> Iterator[FindingRecord]:
+        for (runtime, _, _, known), (item, case, count) in self._groups.items():
+            more = f" (and in {count - 1} more cases)" if count > 1 else ""
+            told = replace(item, message=item.message + more)
+            yield finding_record(subject, told, runtime=runtime, case=case, known=known)
