@@ -92,7 +92,10 @@ class OrtRuntime:
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
-        if threads is not None:
+        if threads is None:
+            # Nothing is timed: idle threads that spin would take the cores from torch in the same process.
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        else:
             options.intra_op_num_threads = threads
         if not self.optimise:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
