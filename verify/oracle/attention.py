@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
-from onnx_attest.verify.oracle.bounded import Bounded, Floats, matmul, multiply, where
+from onnx_attest.verify.oracle.bounded import Bounded, Floats, add, matmul, multiply, rounded, where
 
 # Products of W's own terms are left out of it; this inflation covers them (NUMERICS.md, after the formula).
 _SECOND_ORDER = 2.0**-20
 # Cancellation in p V^2 - o^2, evaluated in float64.
 _CANCELLATION = 8 * 2.0**-53
+TANH_ERROR = 8.0
+"""Absolute error of a runtime's tanh in units of u; the rational approximations in use are within a few ulp of 1."""
 MASKED_BELOW = -(2.0**127)
 """A logit below half of fp32's range comes from a mask: exporters write -inf, or the lowest finite number."""
 
@@ -218,19 +220,33 @@ def attention(
     *,
     scale: float,
     allowed: Bounded | None = None,
+    bias: Bounded | None = None,
+    softcap: float = 0.0,
 ) -> tuple[Bounded, Bounded]:
-    """Return (output, weights) of softmax(scale q k^T) v, keys kept where `allowed` is true.
+    """Return (output, weights) of softmax(cap(scale q k^T) + bias) v, keys kept where `allowed` is true.
 
-    Shapes: q (..., queries, d), k (..., keys, d), v (..., keys, d_v), allowed broadcastable to
-    (..., queries, keys). A row without any key is 0, in output and weights: ONNX's Attention from 1.23 on, and
-    torch's scaled_dot_product_attention.
+    Shapes: q (..., queries, d), k (..., keys, d), v (..., keys, d_v), allowed and bias broadcastable to
+    (..., queries, keys). cap(s) = softcap tanh(s / softcap), before the mask (onnx/onnx#7865); 0 leaves it out. A row
+    without any key is 0, in output and weights: ONNX's Attention from 1.23 on, and torch's
+    scaled_dot_product_attention.
     """
     transposed = Bounded(k.value.swapaxes(-1, -2), None if k.error is None else k.error.swapaxes(-1, -2))
     scores = multiply(matmul(q, transposed, arithmetic), Bounded(np.array([scale])), arithmetic)
+    if softcap:
+        scores = soft_capped(scores, softcap, arithmetic)
+    if bias is not None:
+        scores = add(scores, bias, arithmetic)
     if allowed is not None:
         scores = where(allowed, scores, Bounded(np.full((1,), -np.inf)))
     weights = with_policy(softmax(scores, arithmetic), "zero")
     return weighted_sum(weights, v, arithmetic), weights
+
+
+def soft_capped(scores: Bounded, cap: float, arithmetic: Arithmetic) -> Bounded:
+    """Return cap tanh(s / cap): the slope is at most 1, and tanh is off by tanh_error u at most."""
+    value = cap * np.tanh(scores.value / cap)
+    inherited = scores.errors() + 2 * arithmetic.u * np.abs(value) + TANH_ERROR * arithmetic.u * cap
+    return replace(rounded(value, inherited, arithmetic), magnitude=scores.magnitude)
 
 
 def row_limit(keys: int, arithmetic: Arithmetic) -> float:

@@ -126,6 +126,8 @@ class GraphOracle:
             raise UnsupportedOperatorError(f"{node.name}: {error}") from error
         if node.operator == "Softmax":
             values = [with_policy(value, self._empty_rows) for value in values]
+        if any(node.outputs[len(values) :]):
+            raise UnsupportedOperatorError(f"{node.name}: {node.operator} with {len(node.outputs)} outputs")
         # zip stops at the shorter: an Attention may give more than the graph asks for, and "" asks for nothing.
         return {name: value for name, value in zip(node.outputs, values, strict=False) if name}
 

@@ -1,12 +1,14 @@
 """The operators that the oracle evaluates, by name; each takes its own opset's attributes and defaults."""
 
-from onnx_attest.verify.oracle.ops import attention, elementwise, linear, shape
+from onnx_attest.verify.oracle.ops import activations, attention, elementwise, linear, normalization, shape
 from onnx_attest.verify.oracle.ops.operator import Operator
 
 OPERATORS: dict[str, Operator] = {
     **elementwise.OPERATORS,
     **linear.OPERATORS,
     **shape.OPERATORS,
+    **activations.OPERATORS,
+    **normalization.OPERATORS,
     **attention.OPERATORS,
 }
 

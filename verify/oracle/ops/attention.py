@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.attention import attention, softmax
@@ -56,24 +59,23 @@ def _attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bound
     heads, kv_heads = node.get("q_num_heads"), node.get("kv_num_heads")
     if three_axes:
         q, k, v = _heads(q, heads), _heads(k, kv_heads), _heads(v, kv_heads)
+    past = optional(inputs, 4)
+    k, v = _after(past, k), _after(optional(inputs, 5), v)
     groups = q.value.shape[1] // k.value.shape[1]
-    scale = node.get("scale") or q.value.shape[-1] ** -0.5
+    allowed, bias = _mask(node, inputs, q, k, 0 if past is None else past.value.shape[2])
     output, weights = attention(
         q, _repeated(k, groups), _repeated(v, groups), arithmetic,
-        scale=scale, allowed=_allowed(node, inputs, q, k),
+        scale=node.get("scale") or q.value.shape[-1] ** -0.5, allowed=allowed, bias=bias,
+        softcap=node.get("softcap", 0.0),
     )  # fmt: skip
-    results = [_merged(output) if three_axes else output]
-    if len(node.outputs) > _WEIGHTS_AFTER_SOFTMAX:
-        results += [k, v, weights]  # present key and value are the inputs: there is no past
+    merged = _merged(output) if three_axes else output
     # The weights go along unasked, so that the softmax inside can be looked at.
-    return [Bounded(results[0].value, results[0].error, softmax=weights.softmax), *results[1:]]
+    return [Bounded(merged.value, merged.error, softmax=weights.softmax), k, v, weights]
 
 
 def _refuse_what_is_missing(node: Node, inputs: Inputs) -> None:
-    if node.get("softcap", 0.0):
-        raise UnsupportedOperatorError("Attention with softcap")
-    if any(optional(inputs, index) is not None for index in (4, 5, 6)):
-        raise UnsupportedOperatorError("Attention with past keys or nonpad_kv_seqlen")
+    if optional(inputs, 6) is not None:
+        raise UnsupportedOperatorError("Attention with nonpad_kv_seqlen")
     precision = node.get("softmax_precision", onnx.TensorProto.FLOAT)
     if precision not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):  # double only rounds less
         raise UnsupportedOperatorError(f"Attention with softmax_precision {precision}")
@@ -82,30 +84,48 @@ def _refuse_what_is_missing(node: Node, inputs: Inputs) -> None:
         raise UnsupportedOperatorError(f"Attention with qk_matmul_output_mode {mode}")
 
 
-def _allowed(node: Node, inputs: Inputs, q: Bounded, k: Bounded) -> Bounded | None:
-    """Return which keys each query may attend, None for all; top-left aligned where causal without a past."""
-    mask = optional(inputs, 3)
+def _after(past: Bounded | None, new: Bounded) -> Bounded:
+    """Return the cache (batch, heads, past + new, size) with the new tokens behind it."""
+    if past is None:
+        return new
+    value = np.concatenate((past.value, new.value), axis=2)
+    if past.error is None and new.error is None:
+        return Bounded(value)
+    errors = [np.broadcast_to(part.errors(), part.value.shape) for part in (past, new)]
+    return Bounded(value, np.concatenate(errors, axis=2))
+
+
+def _mask(
+    node: Node, inputs: Inputs, q: Bounded, k: Bounded, past: int
+) -> tuple[Bounded | None, Bounded | None]:
+    """Return which keys each query may attend and what is added to its scores, None for all and nothing.
+
+    Causal is aligned so that query i stands at position past + i: top left without a past.
+    """
+    mask, queries, keys = optional(inputs, 3), q.value.shape[-2], k.value.shape[-2]
+    allowed = bias = None
     if mask is not None and mask.is_float:
-        raise UnsupportedOperatorError("Attention with an additive mask")
-    allowed = None if mask is None else _padded(mask.value, k.value.shape[-2])
+        bias = Bounded(_padded(mask.value, keys, -np.inf), mask.error)
+    elif mask is not None:
+        allowed = _padded(mask.value, keys, False)
     if node.get("is_causal", 0):
-        lower = np.tril(np.ones((q.value.shape[-2], k.value.shape[-2]), bool))
-        allowed = lower if allowed is None else allowed & lower
-    return None if allowed is None else Bounded(allowed)
+        causal = np.tril(np.ones((queries, keys), bool), past)
+        allowed = causal if allowed is None else allowed & causal
+    return None if allowed is None else Bounded(allowed), bias
 
 
-def _padded(mask: np.ndarray, keys: int) -> np.ndarray:
-    """Return a mask that may be shorter than the keys, the rest hidden."""
+def _padded(mask: NDArray[Any], keys: int, hidden: float) -> NDArray[Any]:
+    """Return a mask that may be shorter than the keys, the rest hidden; one key broadcasts instead."""
     missing = keys - mask.shape[-1]
-    return (
-        np.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, missing)]) if missing and mask.shape[-1] != 1 else mask
-    )
+    if missing <= 0 or mask.shape[-1] == 1:
+        return mask
+    return np.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, missing)], constant_values=hidden)
 
 
 def _heads(a: Bounded, heads: int) -> Bounded:
     """Return (batch, heads, length, size) from (batch, length, heads * size)."""
 
-    def split(array: np.ndarray) -> np.ndarray:
+    def split(array: NDArray[Any]) -> NDArray[Any]:
         batch, length, width = array.shape
         return array.reshape(batch, length, heads, width // heads).swapaxes(1, 2)
 
@@ -115,7 +135,7 @@ def _heads(a: Bounded, heads: int) -> Bounded:
 def _merged(a: Bounded) -> Bounded:
     """Return (batch, length, heads * size) from (batch, heads, length, size)."""
 
-    def merge(array: np.ndarray) -> np.ndarray:
+    def merge(array: NDArray[Any]) -> NDArray[Any]:
         batch, heads, length, size = array.shape
         return array.swapaxes(1, 2).reshape(batch, length, heads * size)
 

@@ -36,7 +36,7 @@ def _transposed(a: Bounded, *, transpose: bool) -> Bounded:
     return Bounded(a.value.T, None if a.error is None else a.error.T)
 
 
-def _axes(node: Node, inputs: Inputs, rank: int) -> tuple[int, ...]:
+def reduced_axes(node: Node, inputs: Inputs, rank: int) -> tuple[int, ...]:
     """Return the axes to reduce: an attribute before opset 13 (sum) or 18 (max), an input since; all by default."""
     given = integers(inputs, 1) if optional(inputs, 1) is not None else node.get("axes", ())
     if not given and node.get("noop_with_empty_axes", 0):
@@ -46,13 +46,13 @@ def _axes(node: Node, inputs: Inputs, rank: int) -> tuple[int, ...]:
 
 def _reduce_sum(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     a = required(inputs, 0)
-    axes, keepdims = _axes(node, inputs, a.value.ndim), bool(node.get("keepdims", 1))
+    axes, keepdims = reduced_axes(node, inputs, a.value.ndim), bool(node.get("keepdims", 1))
     return [bounded.total(a, axes, keepdims=keepdims, arithmetic=arithmetic)]
 
 
 def _reduce_max(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     a = required(inputs, 0)
-    return [bounded.largest(a, _axes(node, inputs, a.value.ndim), keepdims=bool(node.get("keepdims", 1)))]
+    return [bounded.largest(a, reduced_axes(node, inputs, a.value.ndim), keepdims=bool(node.get("keepdims", 1)))]
 
 
 OPERATORS: dict[str, Operator] = {

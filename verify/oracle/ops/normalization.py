@@ -1,0 +1,66 @@
+"""Means, and normalisation over the last axes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnx_attest.verify.arithmetic import Arithmetic, gamma
+from onnx_attest.verify.oracle import bounded
+from onnx_attest.verify.oracle.bounded import Bounded, Floats, rounded
+from onnx_attest.verify.oracle.ops.linear import reduced_axes
+from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, optional, required
+
+
+def _reduce_mean(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+    a = required(inputs, 0)
+    axes, keepdims = reduced_axes(node, inputs, a.value.ndim), bool(node.get("keepdims", 1))
+    terms = int(np.prod([a.value.shape[axis] for axis in axes], dtype=np.int64))
+    total = bounded.total(a, axes, keepdims=keepdims, arithmetic=arithmetic)
+    return [bounded.divide(total, Bounded(np.array(float(terms))), arithmetic)]
+
+
+def _layer_normalization(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+    """LayerNormalization of opset 17: (x - mean) / sqrt(variance + epsilon) * scale + bias."""
+    x, scale, bias = required(inputs, 0), required(inputs, 1), optional(inputs, 2)
+    node.get("stash_type")  # the format of mean and variance; never shorter than the bound's own
+    first = node.get("axis", -1) % x.value.ndim
+    axes = tuple(range(first, x.value.ndim))
+    normal, mean, deviation = normalized(x, axes, node.get("epsilon", 1e-5), arithmetic)
+    result = bounded.multiply(normal, scale, arithmetic)
+    return [result if bias is None else bounded.add(result, bias, arithmetic), mean, deviation]
+
+
+def normalized(
+    x: Bounded, axes: tuple[int, ...], epsilon: float, arithmetic: Arithmetic
+) -> tuple[Bounded, Bounded, Bounded]:
+    """Return (x - mean) r, the mean, and r = 1 / sqrt(variance + epsilon).
+
+    With d = x - mean and r = 1 / sqrt(variance + epsilon): E_d = E + mean E + gamma_n mean|x| + u|d|;
+    E_variance = mean(2|d| E_d + E_d^2) + gamma_(n+3) (mean x^2 + mean^2), which covers kernels that take the variance
+    as mean x^2 - mean^2; the relative error of r is half of E_variance / (variance + epsilon - E_variance).
+    """
+    n = int(np.prod([x.value.shape[axis] for axis in axes], dtype=np.int64))
+    u, slack = max(arithmetic.u, arithmetic.u_s), gamma(n + 3, arithmetic.u_acc)
+    error = np.broadcast_to(x.errors(), x.value.shape)
+
+    def mean(values: Floats) -> Floats:
+        return np.asarray(values.mean(axes, keepdims=True))
+
+    centre = mean(x.value)
+    centre_error = mean(error) + slack * mean(np.abs(x.value))
+    d = x.value - centre
+    d_error = error + centre_error + u * (np.abs(d) + error + centre_error)
+    spread = mean(d * d) + epsilon
+    spread_error = mean(2 * np.abs(d) * d_error + d_error**2) + slack * (mean(x.value**2) + centre**2) + u * spread
+    remaining = np.maximum(spread - spread_error, 0.0)
+    with np.errstate(divide="ignore"):
+        relative = 0.5 * spread_error / remaining + 4 * u
+    r = 1 / np.sqrt(spread)
+    inherited = r * (1 + relative) * d_error + np.abs(d) * r * relative
+    return rounded(d * r, inherited, arithmetic), Bounded(centre, centre_error), Bounded(r, r * relative)
+
+
+OPERATORS: dict[str, Operator] = {
+    "ReduceMean": _reduce_mean,
+    "LayerNormalization": _layer_normalization,
+}
