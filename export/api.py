@@ -105,12 +105,12 @@ def export_entry(
     Raises:
         UsageError: an unknown variant or dtype, a module that raises or does not repeat itself.
     """
-    import torch
-
     wanted = _wanted(entry, variants, opset)
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}; there are {', '.join(DTYPES)}")
     module = build_module(entry)
+    import torch  # after build_module, which says it if there is none
+
     examples = example_inputs(entry.contract, getattr(torch, dtype))
     refuse_unsteady(module, examples, entry.name)
     source = _Source(entry.name, module, entry.contract, dtype, entry.reference or entry.name, examples)
@@ -126,7 +126,7 @@ def export_entry(
 
 def _wanted(entry: Entry, variants: Sequence[str], opset: int | None) -> list[tuple[str, int]]:
     """Return each (variant, opset) to export; "" is whatever variant comes out at an opset that was named alone."""
-    unknown = [variant for variant in variants if variant not in OPSETS]
+    unknown = [variant for variant in variants or entry.variants if variant not in OPSETS]
     if unknown:
         raise UsageError(f"unknown variant {', '.join(unknown)}; there are {', '.join(OPSETS)}")
     if opset is not None:

@@ -6,9 +6,12 @@ a name of the machine it was written on; both files are written whole or not at 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from onnx_attest.errors import UsageError
 from onnx_attest.models.contract import Contract
 
 MANIFEST_SUFFIX = ".manifest.json"
+SCHEMA = 1
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -54,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         versions: of torch, onnx and onnxscript that wrote the file.
     """
 
-    schema: int = 1
+    schema: int = SCHEMA
     model: str
     variant: str
     dtype: str
@@ -66,6 +70,22 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     module: str | None = None
     parameters_sha256: str | None = None
     versions: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        """Refuse a manifest that contradicts itself, or that this version cannot read.
+
+        Raises:
+            ValueError: another schema, or a contract of other names and axes than were asked for.
+        """
+        if self.schema != SCHEMA:
+            raise ValueError(f"its schema is {self.schema}, this version of onnx-attest reads {SCHEMA}")
+        inputs, outputs = self.contract.inputs, self.contract.outputs
+        names = (tuple(spec.name for spec in inputs), tuple(spec.name for spec in outputs))
+        axes = self.asked.axes
+        if names != (self.asked.inputs, self.asked.outputs) or any(
+            axes.get(spec.name, spec.axes) != spec.axes for spec in (*inputs, *outputs)
+        ):
+            raise ValueError("its contract has other names or axes than it says were asked for")
 
 
 @dataclass(frozen=True)
@@ -100,48 +120,57 @@ def write_artifact(model: bytes, manifest: Manifest, path: Path, module: Any = N
     """Write both files and return the artifact.
 
     Raises:
-        UsageError: the folder cannot be written; nothing is left half-written.
+        UsageError: the folder cannot be made or written, or the disk is full; what was there is as it was.
     """
     encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
-    # The model goes last: a crash between the two leaves a manifest without a file, never the reverse.
-    write_whole(manifest_path(path), encoded)
-    write_whole(path, model)
+    try:
+        # The model goes last: a crash between the two leaves a manifest without a file, never the reverse.
+        _write_whole({manifest_path(path): encoded, path: model})
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror or error}; make room, or choose another folder with -o"
+        ) from error
     return Artifact(path, manifest.sha256, manifest, module)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file by renaming a finished one over it, so that no reader sees half of it.
+def _write_whole(files: Mapping[Path, bytes]) -> None:
+    """Write all files or none, each by renaming a finished one over it, so that no reader sees half of it."""
+    with contextlib.ExitStack() as stack:
+        staged = {path: stack.enter_context(_staged(path, data)) for path, data in files.items()}
+        for path, temporary in staged.items():
+            temporary.replace(path)
 
-    Raises:
-        UsageError: the folder cannot be made or written, or the disk is full.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; choose another folder with -o") from error
+
+@contextlib.contextmanager
+def _staged(path: Path, data: bytes) -> Iterator[Path]:
+    """Give a finished file beside `path`, removed at the end if it is still there."""
+    if path.is_dir():  # the one rename that could fail after another has been done
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        Path(temporary).chmod(0o644)  # mkstemp makes private files; an artifact is shared
-        Path(temporary).replace(path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise UsageError(f"cannot write {path}: {error.strerror}; choose another folder with -o") from error
+        Path(name).chmod(0o644)  # mkstemp makes private files; an artifact is shared
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
 
 
 def read_artifact(path: Path) -> Artifact:
     """Return the artifact at `path`; a missing manifest is not an error, a broken one is.
 
     Raises:
-        UsageError: no such file, a directory, unreadable, or a manifest that is not one.
+        UsageError: no such file, a directory, unreadable, empty, or a manifest that is not one.
     """
-    if path.is_dir():
-        raise UsageError(f"{path} is a directory; give the .onnx file in it")
     try:
         data = path.read_bytes()
+    except IsADirectoryError as error:
+        raise UsageError(f"{path} is a directory; give the .onnx file in it") from error
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}; give the path of an .onnx file") from error
+    if not data:
+        raise UsageError(f"{path} is empty; export it again")
     return Artifact(path, digest(data), _read_manifest(manifest_path(path)))
 
 
@@ -150,5 +179,9 @@ def _read_manifest(path: Path) -> Manifest | None:
         return msgspec.json.decode(path.read_bytes(), type=Manifest)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # the file's own name just fits: no manifest can lie beside it
+            return None
+        raise UsageError(f"cannot read {path}: {error.strerror}; delete it or export again") from error
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise UsageError(f"{path} is not a manifest: {error}; delete it or export again") from error

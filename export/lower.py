@@ -45,12 +45,19 @@ def refuse_unsteady(module: nn.Module, examples: tuple[Any, ...], name: str) -> 
         UsageError: it raises, returns something that is not a tensor, or differs from itself.
     """
     first, second = _run(module, examples, name), _run(module, examples, name)
+    if len(first) != len(second):
+        raise UsageError(
+            f"{name}: two runs with the same inputs gave {len(first)} and {len(second)} outputs (OA106)"
+        )
     for index, (a, b) in enumerate(zip(first, second, strict=True)):
         if not _same(a, b):
-            difference = (a.double() - b.double()).abs().max().item()
-            why = "it is in training mode: call .eval()" if module.training else "it draws random numbers"
+            why = (
+                "it is in training mode: call .eval()"
+                if module.training
+                else "it draws random numbers or keeps a state"
+            )
             raise UsageError(
-                f"{name}: output {index} differs from itself by {difference:.2g} on two runs with the same inputs; "
+                f"{name}: output {index} differs from itself {_difference(a, b)} on two runs with the same inputs; "
                 f"{why}; nothing can be verified against a module that does not repeat itself (OA106)"
             )
     return first
@@ -62,14 +69,14 @@ def _run(module: nn.Module, examples: tuple[Any, ...], name: str) -> tuple[torch
     try:
         with torch.no_grad():
             result = module(*examples)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an exit in a user's code must not become our exit code
         raise UsageError(
             f"{name}: forward raised {type(error).__name__}: {error}; the inputs were {_shapes(examples)}"
         ) from error
     outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
-    if not all(isinstance(output, torch.Tensor) for output in outputs):
-        kinds = ", ".join(type(output).__name__ for output in outputs)
-        raise UsageError(f"{name}: forward must return tensors, it returned {kinds}")
+    if not outputs or not all(isinstance(output, torch.Tensor) for output in outputs):
+        kinds = ", ".join(type(output).__name__ for output in outputs) or "an empty tuple"
+        raise UsageError(f"{name}: forward must return a tensor or a tuple of tensors, it returned {kinds}")
     return outputs
 
 
@@ -77,6 +84,12 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     import torch
 
     return a.shape == b.shape and bool(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)))
+
+
+def _difference(a: torch.Tensor, b: torch.Tensor) -> str:
+    if a.shape != b.shape:
+        return f"in its shape, {tuple(a.shape)} and {tuple(b.shape)},"
+    return f"by {(a.double() - b.double()).abs().max().item():.2g}"
 
 
 def _shapes(examples: tuple[Any, ...]) -> str:
@@ -94,7 +107,7 @@ def capture(module: nn.Module, examples: tuple[Any, ...], contract: Contract) ->
     with quiet_exporter():
         try:
             return torch.export.export(module, examples, dynamic_shapes=_dynamic_shapes(contract))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ExportError(f"torch.export: {_root_cause(error)}") from error
 
 

@@ -35,11 +35,12 @@ def opset_of(model: onnx.ModelProto) -> int:
 
 
 def dtypes_of(values: Iterable[onnx.ValueInfoProto]) -> dict[str, Any]:
-    """Return the NumPy dtype of each tensor; a value that is no tensor is left out."""
+    """Return the NumPy dtype of each tensor; a value that is no tensor, or of no known type, is left out."""
+    known = onnx.helper.get_all_tensor_dtypes()
     return {
         value.name: onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         for value in values
-        if value.type.HasField("tensor_type")
+        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type in known
     }
 
 
@@ -49,6 +50,9 @@ def _qualified(node: onnx.NodeProto) -> str:
 
 def _axes(value: onnx.ValueInfoProto) -> Axes:
     return tuple(
-        dimension.dim_value if dimension.HasField("dim_value") else dimension.dim_param or None
+        # Some exporters write -1 for a size that is open.
+        dimension.dim_value
+        if dimension.HasField("dim_value") and dimension.dim_value >= 0
+        else dimension.dim_param or None
         for dimension in value.type.tensor_type.shape.dim
     )

@@ -12,6 +12,12 @@ MaskKind = Literal["all", "causal", "padding", "holes", "empty-row"]
 EmptyRows = Literal["nan", "zero", "mean", "never", "unknown"]
 
 
+DTYPES = frozenset(
+    {"float", "bool", "float16", "float32", "float64", "bfloat16"}
+    | {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+)
+
+
 class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One input or output: its name, dtype and axes.
 
@@ -29,6 +35,19 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str = "float"
     role: Role = "data"
     masks: tuple[MaskKind, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what no tensor has.
+
+        Raises:
+            ValueError: an unknown dtype, a negative size.
+        """
+        if self.dtype not in DTYPES:
+            raise ValueError(
+                f"{self.name}: unknown dtype {self.dtype!r}; there are {', '.join(sorted(DTYPES))}"
+            )
+        if any(isinstance(axis, int) and axis < 0 for axis in self.axes):
+            raise ValueError(f"{self.name}: a negative size in {list(self.axes)}; a string is a dynamic axis")
 
 
 class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,7 +74,8 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Refuse a contract that contradicts itself.
 
         Raises:
-            ValueError: an axis without a traced size, a name used twice, masks on a tensor that is none.
+            ValueError: an axis without a traced size or with one below 1, a name used twice, masks on a tensor
+                that is none.
         """
         names = [spec.name for spec in (*self.inputs, *self.outputs)]
         if len(set(names)) != len(names):
@@ -63,6 +83,8 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         missing = sorted(set(self.symbolic_axes()) - set(self.traced))
         if missing:
             raise ValueError(f"traced has no size for the axes {missing}")
+        if any(size < 1 for size in self.traced.values()):
+            raise ValueError(f"traced sizes must be 1 or more, got {self.traced}")
         for spec in self.inputs:
             if (spec.role == "mask") != bool(spec.masks):
                 raise ValueError(f"{spec.name}: role 'mask' and masks go together")

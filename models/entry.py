@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import os
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +20,7 @@ from onnx_attest.models.contract import Contract
 if TYPE_CHECKING:
     from torch import nn
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 PARAMETER_SEED = 20260101
 """Parameters are drawn from this seed, so that an artifact's module can be built again elsewhere."""
 
@@ -26,7 +30,7 @@ class Entry:
     """A module that can be exported and verified, with its contract.
 
     Attributes:
-        name: what reports call it; also the stem of its files.
+        name: what reports call it; also the stem of its files: letters, digits and `._+-`.
         summary: one line, shown by `onnx-attest export --list`.
         contract: what it takes and gives.
         build: returns the module in evaluation mode. Called with torch's generator seeded.
@@ -42,20 +46,38 @@ class Entry:
     variants: tuple[str, ...] = ("decomposed", "attention")
     reference: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse an entry that could not be exported, where it is written.
+
+        Raises:
+            ValueError: the name is not fit for a file, or a field is of another kind.
+        """
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise ValueError(
+                f"an entry's name is the stem of its files: letters, digits and ._+-; got {self.name!r}"
+            )
+        if not isinstance(self.contract, Contract):
+            raise ValueError(f"{self.name}: contract must be a Contract, got {type(self.contract).__name__}")
+        if not callable(self.build):
+            raise ValueError(f"{self.name}: build must be a function that returns the module")
+
 
 def build_module(entry: Entry) -> nn.Module:
     """Return the entry's module; the same parameters every time, whatever the state of torch's generator.
 
     Raises:
-        UsageError: the factory raised, or returned something that is not a module.
+        UsageError: the factory raised, or returned something that is not a module; or there is no torch.
     """
-    import torch
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a library of a broken installation
+        raise UsageError(f"building {entry.name} needs torch: {error}; install onnx-attest[torch]") from error
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(PARAMETER_SEED)
         try:
             module = entry.build()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an exit in a user's code must not become our exit code
             raise UsageError(f"{entry.name}: building the module raised {_describe(error)}") from error
     if not isinstance(module, torch.nn.Module):
         raise UsageError(f"{entry.name}: build() returned {type(module).__name__}, not a torch.nn.Module")
@@ -108,22 +130,28 @@ def _from_catalogue(name: str) -> Entry:
 
 
 def _load(source: str, reference: str) -> ModuleType:
+    is_file = source.endswith(".py")
+    if is_file and not os.path.isfile(source):  # noqa: PTH113 - Path.is_file raises on a name that is too long
+        raise UsageError(f"no file {source}; give path/to/file.py:factory")
     try:
-        return _load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
-    except FileNotFoundError as error:
-        raise UsageError(f"no file {source}; give path/to/file.py:factory") from error
-    except Exception as error:
+        return _load_file(Path(source)) if is_file else importlib.import_module(source)
+    except (Exception, SystemExit) as error:
         raise UsageError(f"importing {reference} raised {_describe(error)}") from error
 
 
 def _load_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise FileNotFoundError(path)
-    spec = importlib.util.spec_from_file_location(f"_onnx_attest_user_{path.stem}", path)
+    name = f"_onnx_attest_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None  # a .py suffix always has the source loader
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    # Dataclasses look their module up by its name while the file runs.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 
@@ -131,7 +159,7 @@ def _as_entry(factory: Any, reference: str) -> Entry:
     if not isinstance(factory, Entry) and callable(factory):
         try:
             factory = factory()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(f"{reference} raised {_describe(error)}") from error
     if not isinstance(factory, Entry):
         raise UsageError(
@@ -141,5 +169,5 @@ def _as_entry(factory: Any, reference: str) -> Entry:
     return factory
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

@@ -7,6 +7,11 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 
+def split_heads(tensor: Tensor, heads: int) -> Tensor:
+    """Return (batch, heads, seq_len, d_head) from (batch, seq_len, heads * d_head)."""
+    return tensor.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
 class MultiHeadAttention(nn.Module):
     """Heads of attention side by side, between one projection in and one out."""
 
@@ -22,13 +27,12 @@ class MultiHeadAttention(nn.Module):
 
     def forward(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return (batch, seq_len, d_model); mask is (batch, seq_len, seq_len), true where a key may be attended."""
-        q, k, v = (self._split(projection(X)) for projection in (self.query, self.key, self.value))
+        q, k, v = (
+            split_heads(projection(X), self.heads) for projection in (self.query, self.key, self.value)
+        )
         per_head = None if mask is None else mask.unsqueeze(1)  # (batch, 1, seq_len, seq_len)
         attended = scaled_dot_product_attention(q, k, v, attn_mask=per_head)
         return self.output(attended.transpose(1, 2).flatten(-2))
-
-    def _split(self, tensor: Tensor) -> Tensor:
-        return tensor.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (batch, heads, seq_len, d_head)
 
 
 class CausalSelfAttention(MultiHeadAttention):

@@ -116,7 +116,9 @@ class Distorted:
 
     distort: Any
     name: str = "distorted"
-    profile: str = "fp32"
+
+    def arithmetic(self, dtype: str) -> str:
+        return "fp32"
 
     def availability(self) -> Availability:
         return Availability(True, "1")

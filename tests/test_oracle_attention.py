@@ -110,13 +110,13 @@ def test_finite_mask_leaves_no_weight_and_no_vacuous_bound():
 def test_policies_of_empty_rows(policy, expected):
     logits = np.zeros((2, 4))
     logits[1] = -np.inf
-    weights = with_policy(softmax(Bounded(logits), FP32), policy)
+    weights = with_policy(softmax(Bounded(logits), FP32), policy, FP32)
     np.testing.assert_array_equal(weights.value[1], expected)
     np.testing.assert_array_equal(weights.value[0], 1 / 4)
 
 
 def test_unknown_policy_leaves_what_the_formula_gives():
-    weights = with_policy(softmax(Bounded(np.full((1, 3), -np.inf)), FP32), "unknown")
+    weights = with_policy(softmax(Bounded(np.full((1, 3), -np.inf)), FP32), "unknown", FP32)
     assert np.isnan(weights.value).all()
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from onnx_attest.errors import UsageError
 
@@ -24,6 +27,7 @@ class Arithmetic:
             for results away from a power of two.
         c_s: roundings of a scale: it is itself rounded, may be split over q and k, and is applied.
         c_o: roundings of an output.
+        largest: the largest finite number that values between nodes are stored in.
         key_block: the smallest block of keys an online softmax walks in; torch's CPU kernel takes 512. Runtimes
             that do not rescale are within the same bound.
     """
@@ -40,19 +44,54 @@ class Arithmetic:
     c_exp: float = 4.0
     c_s: float = 4.0
     c_o: float = 2.0
+    largest: float = 2.0**128 * (1 - 2.0**-24)
     key_block: int = 512
+
+    @property
+    def masked_below(self) -> float:
+        """Below half of the stored range a logit comes from a mask: exporters write -inf, or the lowest number."""
+        return -self.largest / 2
 
 
 _U64, _U32, _U16, _UB16, _UTF32 = 2.0**-53, 2.0**-24, 2.0**-11, 2.0**-8, 2.0**-10
 
+
+def _short(name: str, u: float, u_acc: float, stored: float) -> Arithmetic:
+    """Return a profile of half precision: u and u_acc inside operations, `stored` for every value between them."""
+    if stored == _U16:
+        omega, eta, largest = 2.0**-24, 2.0**-24, 65504.0
+    else:
+        omega, eta, largest = 2.0**-126, 2.0**-133, 2.0**128 * (1 - 2.0**-8)
+    return Arithmetic(name, u, u_acc, 0.0, stored, stored, stored, omega=omega, eta=eta, largest=largest)
+
+
 PROFILES: dict[str, Arithmetic] = {
     profile.name: profile
     for profile in (
-        Arithmetic("fp64", _U64, _U64, 0.0, 0.0, 0.0, _U64, omega=2.0**-1022, eta=2.0**-1074),
+        Arithmetic(
+            "fp64", _U64, _U64, 0.0, 0.0, 0.0, _U64, omega=2.0**-1022, eta=2.0**-1074, largest=2.0**1023
+        ),
         Arithmetic("fp32", _U32, _U32, 0.0, 0.0, 0.0, _U32),
         Arithmetic("tf32", _U32, 2 * _U32, _UTF32, 0.0, _UTF32, _U32),
+        # Unfused: every value between nodes is stored in the short format. It covers runtimes that compute such a
+        # graph in fp32 with casts, and those that keep some values longer.
+        _short("fp16-unfused", _U32, 2 * _U32, _U16),
+        _short("bf16-unfused", _U32, 2 * _U32, _UB16),
+        # Every operation and every sum in the short format, as NumPy does it.
+        _short("fp16-acc", _U16, _U16, _U16),
+        _short("bf16-acc", _UB16, _UB16, _UB16),
     )
 }
+
+OF_DTYPE = {"float64": "fp64", "float32": "fp32", "float16": "fp16-unfused", "bfloat16": "bf16-unfused"}
+"""The arithmetic that a runtime is declared to compute a graph of this dtype in, if it does not say otherwise."""
+
+
+def largest_of(dtype: np.dtype[Any]) -> float:
+    """Return the largest finite number of a floating dtype, bfloat16 included."""
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype).max)
 
 
 def profile(name: str) -> Arithmetic:

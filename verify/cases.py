@@ -131,10 +131,15 @@ def make_inputs(
     return {spec.name: _tensor(spec, case, rng, gain, floating) for spec in contract.inputs}
 
 
+def shape_of(spec: TensorSpec, axes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the shape of an input where its symbolic axes have these sizes."""
+    return tuple(axis if isinstance(axis, int) else axes[axis] for axis in spec.axes)
+
+
 def _tensor(
     spec: TensorSpec, case: CaseRecord, rng: np.random.Generator, gain: float, floating: np.dtype[Any]
 ) -> NDArray[Any]:
-    shape = tuple(axis if isinstance(axis, int) else case.axes[axis] for axis in spec.axes)
+    shape = shape_of(spec, case.axes)
     if spec.role == "mask":
         return make_mask(case.mask or "all", shape, rng).astype(np.dtype(spec.dtype))
     if spec.dtype == "float":

@@ -21,6 +21,7 @@ from onnx_attest.verify.records import CaseRecord, CellRecord, Verdict, finite
 from onnx_attest.verify.runtimes.base import Placement, Runtime, Session, Tensors, UnavailableError
 from onnx_attest.verify.signature import Signature
 
+_EMPTY = "every output is empty at these sizes: there is no number to compare"
 _POLICIES = {"zero": "0", "mean": "the mean of V", "nan": "NaN"}
 
 
@@ -125,6 +126,11 @@ def run_cell(
         found = (*found, *exceeds(outputs, evaluation.outputs, subject.tolerance))
     verdict: Verdict = "failed" if found else "passed"
     reason = "; ".join(item.message for item in found)
+    if not found and not any(bounded.value.size for bounded in evaluation.outputs.values()):
+        verdict, reason = "inconclusive", _EMPTY
+    if not found and judgement.unbounded:
+        found = (finding("OA307", f"{judgement.unbounded} elements have no bound in this case"),)
+        verdict, reason = "inconclusive", found[0].message
     return Cell(_record(subject, stage, case, verdict, reason, found, judgement), found), outputs
 
 

@@ -42,7 +42,8 @@ KnownFile = Annotated[Path | None, typer.Option("--known", help="A TOML file of 
 FailFast = Annotated[
     bool, typer.Option("--fail-fast", help="Stop an artifact at its first unexpected failure.")
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads of each runtime.")]
+# More threads than any machine has cores for is a slip, and ONNX Runtime tries to start them all.
+Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads of each runtime.")]
 LISTED = ("--input-shapes",)
 
 
@@ -83,10 +84,10 @@ def run(
     from onnx_attest.models import catalogue, resolve
     from onnx_attest.verify.job import Job, run_job
 
-    entries = [resolve(name) for name in model] if model else list(catalogue().values())
     _refuse_unknown_variants(variant)
     plan = _plan(runtime, require, known, seed, threads, fail_fast)
     with console.progress() as step:
+        entries = [resolve(name) for name in model] if model else list(catalogue().values())
         job = Job(entries, plan, output, tuple(variant or ()), tuple(require or ()), latency, step)
         records = run_job(job)
     _finish(records, json, f"The reports are in {output}.")
@@ -99,7 +100,7 @@ def export(
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the files.")] = Path(),
     variant: Annotated[list[str] | None, typer.Option("--variant", help="A variant (repeatable).")] = None,
-    opset: Annotated[int | None, typer.Option(help="An opset instead of the variant's own.")] = None,
+    opset: Annotated[int | None, typer.Option(min=1, help="An opset instead of the variant's own.")] = None,
     dtype: Annotated[str, typer.Option(help="Floating dtype of the graph.")] = "float32",
     list_: Annotated[bool, typer.Option("--list", help="List the catalogue.")] = False,
     json: Json = False,
@@ -115,7 +116,8 @@ def export(
     from onnx_attest.models import resolve
     from onnx_attest.verify.exported import export_and_compare
 
-    results = export_and_compare(resolve(model), output, tuple(variant or ()), opset, dtype)
+    with console.progress():
+        results = export_and_compare(resolve(model), output, tuple(variant or ()), opset, dtype)
     if json:
         console.show_json(results.as_object())
     else:
@@ -222,7 +224,7 @@ def explain(
     else:
         pages = [findings.explain(code)]
         text = findings.page(pages[0])
-    console.show_json([vars(page) for page in pages]) if json else console.show(text)
+    console.show_json({"codes": [vars(page) for page in pages]}) if json else console.show(text)
 
 
 @app.command()
@@ -282,9 +284,8 @@ def _list_models(json: bool) -> None:
 
     entries = catalogue()
     if json:
-        console.show_json(
-            [{"name": e.name, "summary": e.summary, "variants": e.variants} for e in entries.values()]
-        )
+        listed = [{"name": e.name, "summary": e.summary, "variants": e.variants} for e in entries.values()]
+        console.show_json({"models": listed})
         return
     width = max(map(len, entries))
     console.show("\n".join(f"{entry.name:{width}}  {entry.summary}" for entry in entries.values()))
@@ -303,6 +304,7 @@ def _finish(records: Any, json: bool, note: str) -> None:
 
 # typer keeps the base class of its parser's errors in a private module; BadParameter is public and two below it.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
+_INTERRUPTED = 130
 
 
 def main() -> None:
@@ -317,6 +319,10 @@ def main() -> None:
         console.fail(str(error), 1)
     except _CommandLineError as error:
         console.fail(f"{error.format_message()} (see {console.PROGRAM} --help)", 2)
+    except OSError as error:  # of stdout in the parser's own --help, or of a temporary folder
+        console.fail(f"{error.filename or 'the output'}: {error.strerror or error}; write it elsewhere", 2)
     except (KeyboardInterrupt, typer.Abort):
-        console.fail("interrupted; nothing was written", 130)
+        code = _INTERRUPTED
+    if code == _INTERRUPTED:  # the parser makes a code of the interruption, and says nothing
+        console.fail("interrupted; what is written is whole, and no report is", _INTERRUPTED)
     raise SystemExit(code or 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -11,11 +12,29 @@ if TYPE_CHECKING:
     from onnx_attest.verify.records import AnyRecord
 
 PROGRAM = "onnx-attest"
+PIPE_CLOSED = 141
+"""What a shell reports of a program whose reader went away (128 + SIGPIPE): no verdict."""
 
 
 def show(text: str) -> None:
-    """Write a result."""
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    """Write a result, at once: a reader that has gone, or a full disk, is noticed here and not at the exit."""
+    if sys.stdout is None:  # started with stdout closed: nobody asked for the text
+        return
+    try:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # `onnx-attest explain | head -1`: not an error, and nothing more to say
+        _drop_stdout()
+        raise SystemExit(PIPE_CLOSED) from None
+    except OSError as error:
+        _drop_stdout()
+        fail(f"cannot write the result: {error.strerror}; write it elsewhere", 2)
+
+
+def _drop_stdout() -> None:
+    """Send what is still buffered to nowhere, or the interpreter would fail on it once more while it exits."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a stdout without a descriptor, in a test
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show_json(value: Any) -> None:
@@ -27,7 +46,9 @@ def show_json(value: Any) -> None:
 
 def fail(message: str, code: int) -> NoReturn:
     """Say in one line what is wrong, and exit."""
-    sys.stderr.write(f"{PROGRAM}: error: {' '.join(message.split())}\n")
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):  # the exit code still says it
+            sys.stderr.write(f"{PROGRAM}: error: {' '.join(message.split())}\n")
     raise SystemExit(code)
 
 
@@ -70,10 +91,18 @@ def spread_lists(arguments: Sequence[str], options: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def progress(total: int | None = None) -> Iterator[Callable[[str], None]]:
-    """Give a function that says what is going on; a bar on a terminal, silence elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda step: None
-        return
+    """Give a function that says what is going on; a bar on a terminal, silence elsewhere.
+
+    What a user's module prints meanwhile goes to stderr: stdout holds the result alone.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        if sys.stderr is None or not sys.stderr.isatty():
+            yield lambda step: None
+        else:
+            yield from _bar(total)
+
+
+def _bar(total: int | None) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -38,7 +38,7 @@ def diagnose(runtimes: Sequence[Runtime]) -> list[Diagnosis]:
                 runtime.name,
                 availability.usable,
                 availability.version,
-                runtime.profile,
+                runtime.arithmetic("float32"),
                 availability.reason,
                 "" if availability.usable else INSTALL.get(runtime.name, ""),
             )

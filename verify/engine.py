@@ -126,7 +126,7 @@ class _Verification:
 
     def _open(self, runtime: Runtime) -> Stage:
         version = runtime.availability().version
-        arithmetic = profile(self._plan.arithmetic or runtime.profile)
+        arithmetic = profile(self._plan.arithmetic or runtime.arithmetic(self._subject.identity.dtype))
         try:
             session = runtime.open(self._artifact, threads=self._plan.threads)
         except UnavailableError as error:
@@ -189,7 +189,10 @@ class _Verification:
             return direct
         attentions = evaluation.attentions
         if expected.source == "specification":  # its names are not the file's
-            attentions = expected.evaluate_graph(inputs, stage.arithmetic, "unknown").attentions
+            try:
+                attentions = expected.evaluate_graph(inputs, stage.arithmetic, "unknown").attentions
+            except UnsupportedOperatorError as error:
+                return Look("none", reason=f"the file's own graph cannot be evaluated: {error}")
             if len(attentions) != len(evaluation.attentions):
                 return Look("none", reason="the file writes its attention in a way that is not recognised")
         model, names = with_weights(self._subject.signature.model, attentions)

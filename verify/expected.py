@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
-from onnx_attest.verify.cases import make_inputs
+from onnx_attest.verify.cases import make_inputs, shape_of
+from onnx_attest.verify.footprint import refuse_beyond_memory
 from onnx_attest.verify.oracle.graph import Evaluation, GraphOracle
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.records import CaseRecord
@@ -20,6 +21,7 @@ from onnx_attest.verify.signature import Signature
 
 _CALIBRATION_ROUNDS = 4
 _GAIN_DIGITS = 3
+_SINGLE = 4  # bytes of a float32: the bound of the narrowest profile holds from there on
 _VALUES_ONLY = PROFILES["fp64"]  # the deviation of the logits is a matter of values, whatever the bounds
 
 
@@ -34,15 +36,9 @@ class Expected:
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
         self._contract = signature.contract
-        specification = self._contract.specification
-        self.source = "specification" if specification else "graph"
-        if specification:
-            self._oracle = GraphOracle(
-                _parse(specification), stored_as=signature.floating, empty_rows=self._contract.empty_rows
-            )
-        else:
-            self._oracle = GraphOracle(signature.model, empty_rows=self._contract.empty_rows)
-        self.reason = _reason(self._oracle)
+        self.source = "specification" if self._contract.specification else "graph"
+        self._oracle = _oracle(signature)
+        self.reason = _reason(self._oracle, signature)
         self._gains: dict[float | None, float] = {None: 1.0}
 
     def evaluate(self, inputs: Mapping[str, NDArray[Any]], arithmetic: Arithmetic) -> Evaluation:
@@ -61,8 +57,7 @@ class Expected:
 
     def inputs(self, case: CaseRecord) -> Tensors:
         """Return the inputs of a case, scaled so that the logits have the case's deviation."""
-        gain = self._gain(case.logit_std)
-        return make_inputs(self._contract, case, gain=gain, dtype=self._signature.floating)
+        return self._make(case, self._gain(case.logit_std))
 
     def has_attention(self) -> bool:
         """Whether the oracle recognises an attention, so that there are logits to scale."""
@@ -92,11 +87,40 @@ class Expected:
         sizes = {axis: size + 16 for axis, size in self._contract.traced.items()}
         plain = "all" if "all" in self._contract.mask_kinds() else None
         case = CaseRecord(name="calibration", axes=sizes, mask=plain)
-        inputs = make_inputs(self._contract, case, gain=gain, dtype=self._signature.floating)
         try:
-            return self.evaluate(inputs, _VALUES_ONLY).logit_std
+            return self.evaluate(self._make(case, gain), _VALUES_ONLY).logit_std
         except UnsupportedOperatorError:
             return None
+
+    def _make(self, case: CaseRecord, gain: float) -> Tensors:
+        refuse_beyond_memory(
+            self._signature.model,
+            {spec.name: shape_of(spec, case.axes) for spec in self._contract.inputs},
+        )
+        return make_inputs(self._contract, case, gain=gain, dtype=self._signature.floating)
+
+
+def _oracle(signature: Signature) -> GraphOracle:
+    """Return the oracle of the contract's specification, or else of the file.
+
+    Raises:
+        UsageError: the specification is no graph, or of other inputs; a constant of the file is damaged.
+    """
+    contract = signature.contract
+    if not contract.specification:
+        try:
+            return GraphOracle(signature.model, empty_rows=contract.empty_rows)
+        except ValueError as error:
+            raise UsageError(f"a constant of the file cannot be read: {error}; export it again") from error
+    oracle = GraphOracle(
+        _parse(contract.specification), stored_as=signature.floating, empty_rows=contract.empty_rows
+    )
+    names = [spec.name for spec in contract.inputs]
+    if unknown := sorted(set(oracle.inputs) - set(names)):
+        raise UsageError(
+            f"the contract's specification takes {', '.join(unknown)}; the contract's inputs are {', '.join(names)}"
+        )
+    return oracle
 
 
 def _parse(specification: str) -> onnx.ModelProto:
@@ -108,6 +132,8 @@ def _parse(specification: str) -> onnx.ModelProto:
     return model
 
 
-def _reason(oracle: GraphOracle) -> str:
+def _reason(oracle: GraphOracle, signature: Signature) -> str:
+    if signature.floating.itemsize < _SINGLE:
+        return f"there is no arithmetic profile for {signature.floating.name} graphs yet"
     missing = oracle.unsupported()
     return f"the oracle does not have the operator {', '.join(missing)}" if missing else ""

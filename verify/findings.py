@@ -199,6 +199,13 @@ _TABLE = (
         "Mask with -inf and guard the NaN, or declare the policy that the file has.",
     ),
     Code(
+        "OA307", "warning", "The bound says nothing for some elements",
+        "Their float64 value is known, but rounding could have done anything to it (a normalisation of numbers that are "
+        "equal within their errors, say); the cell is inconclusive, not passed.",
+        "LayerNormalization of a row whose entries are all the same.",
+        "Look at the inputs of the case; verify with inputs as the model sees them (--load-inputs).",
+    ),
+    Code(
         "OA306", "error", "An output is outside the tolerance that was asked for",
         "--atol and --rtol are an extra gate, for those who must meet a number; the bound is checked beside it.",
         "--atol 1e-6 on outputs of size 100 in fp32, where one rounding is 6e-6.",

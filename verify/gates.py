@@ -7,6 +7,7 @@ proven defect under the declared arithmetic (NUMERICS.md section 3).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onnx_attest.errors import UsageError
+from onnx_attest.verify.arithmetic import largest_of
 from onnx_attest.verify.findings import Finding, finding
-from onnx_attest.verify.oracle.bounded import Bounded, Floats
+from onnx_attest.verify.oracle.bounded import Bounded, Floats, is_floating
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Judgement:
     """What the gates say of one set of outputs.
 
     Attributes:
+        unbounded: elements whose bound is infinite: whatever the runtime gives there proves nothing.
         max_err_over_tau: None where the form gate failed, since there is no difference to take.
         max_abs_err, max_rel_err: over all elements that are finite on both sides; reported, never judged by.
     """
@@ -43,6 +47,7 @@ class Judgement:
     max_abs_err: float | None
     max_rel_err: float | None
     worst: Worst
+    unbounded: int = 0
 
     @property
     def passed(self) -> bool:
@@ -67,8 +72,9 @@ def judge(
     differences = [_differences(actual[name], expected[name]) for name in expected]
     found = [_violation(worst)] if worst.ratio > 1 else []
     return Judgement(
-        tuple(found), worst.ratio, max(a for a, _ in differences), max(r for _, r in differences), worst
-    )
+        tuple(found), worst.ratio, max(a for a, _ in differences), max(r for _, r in differences), worst,
+        unbounded=sum(_unbounded(reference) for reference in expected.values()),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,17 @@ class Tolerance:
 
     atol: float
     rtol: float
+
+    def __post_init__(self) -> None:
+        """Refuse what nothing, or everything, would be within.
+
+        Raises:
+            UsageError: a negative number, NaN or infinity.
+        """
+        if not all(math.isfinite(number) and number >= 0 for number in (self.atol, self.rtol)):
+            raise UsageError(
+                f"a tolerance is a finite number from 0 up, got atol {self.atol} and rtol {self.rtol}"
+            )
 
 
 def exceeds(
@@ -142,15 +159,23 @@ def _misplaced(actual: NDArray[Any], expected: Bounded) -> dict[str, NDArray[np.
     """Return where NaN and each infinity is on one side only.
 
     A float64 value beyond the dtype's largest number is an infinity there; one that is within its bound of the
-    largest number may be either.
+    largest number may be that infinity or not. NaN is never a matter of rounding.
     """
-    largest = np.finfo(actual.dtype).max
+    largest = largest_of(actual.dtype)
     value = expected.value
     with np.errstate(invalid="ignore"):
         stored = np.where(np.abs(value) > largest, np.copysign(np.inf, value), value)
         size, error = np.abs(value), expected.errors()
         either = np.isfinite(value) & (size + error > largest) & (size - error <= largest)
-    return {label: (is_(actual) != is_(stored)) & ~either for label, is_ in _IS.items()}
+    excused = {"NaN": False, "+inf": either & (value > 0), "-inf": either & (value < 0)}
+    return {label: (is_(actual) != is_(stored)) & ~np.asarray(excused[label]) for label, is_ in _IS.items()}
+
+
+def _unbounded(expected: Bounded) -> int:
+    """Return how many numbers have no bound, although they are numbers."""
+    if not expected.is_float or expected.error is None:
+        return 0
+    return int((np.isfinite(expected.value) & ~np.isfinite(expected.error)).sum())
 
 
 def _first_misplaced(actual: Mapping[str, NDArray[Any]], expected: Mapping[str, Bounded]) -> Worst:
@@ -158,7 +183,7 @@ def _first_misplaced(actual: Mapping[str, NDArray[Any]], expected: Mapping[str, 
         array = actual.get(name)
         if array is None or array.shape != reference.value.shape or not reference.is_float:
             continue
-        if not np.issubdtype(array.dtype, np.floating):
+        if not is_floating(array.dtype):
             continue
         for wrong in _misplaced(array, reference).values():
             if wrong.any():
@@ -168,13 +193,18 @@ def _first_misplaced(actual: Mapping[str, NDArray[Any]], expected: Mapping[str, 
 
 
 def ratios(actual: NDArray[Any], expected: Bounded) -> Floats:
-    """Return |actual - expected| over the bound for each element, 0 where both are the same NaN or infinity."""
+    """Return |actual - expected| over the bound for each element, 0 where both are the same NaN or infinity.
+
+    Integers and booleans have no slack: infinite where they differ.
+    """
+    if not expected.is_float:
+        return np.where(actual != expected.value, np.inf, 0.0)
     difference = _error(actual, expected)
     bound = np.broadcast_to(expected.errors(), difference.shape)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = difference / bound
-    # 0/0: an exact element that is exact; x/inf: a bound that says nothing cannot be exceeded.
-    return np.where(difference == 0, 0.0, ratio)
+    # 0/0: an exact element that is exact. Elements without a bound are counted apart: they exceed nothing.
+    return np.where((difference == 0) | ~np.isfinite(bound), 0.0, ratio)
 
 
 def _error(actual: NDArray[Any], expected: Bounded) -> Floats:

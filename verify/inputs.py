@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import re
+import stat
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.runtimes.base import Tensors
 from onnx_attest.verify.signature import Signature
 
-_SHAPE = re.compile(r"(?P<name>.+):\[(?P<sizes>\s*\d+\s*(,\s*\d+\s*)*)?\]")
+_SHAPE = re.compile(r"(?P<name>.+):\[(?P<sizes>\s*[0-9]+\s*(,\s*[0-9]+\s*)*)?\]")
+
+_FORMS = "give an .npz, or a folder with input_0.pb, such as test_data_set_0"
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Return shapes by input name from texts such as `x:[2,128,512]`, Polygraphy's form.
 
     Raises:
-        UsageError: a text of another form.
+        UsageError: a text of another form, or an input named twice.
     """
-    shapes = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         match = _SHAPE.fullmatch(text.strip())
         if match is None:
             raise UsageError(f"--input-shapes {text!r} is not of the form name:[2,128,512]")
+        if match["name"] in shapes:
+            raise UsageError(f"--input-shapes gives {match['name']} twice; give each input once")
         sizes = match["sizes"]
         shapes[match["name"]] = tuple(int(size) for size in sizes.split(",")) if sizes else ()
     return shapes
@@ -76,46 +82,81 @@ def load_inputs(path: Path, signature: Signature) -> Tensors:
     Raises:
         UsageError: no such file, another format, or names, dtypes and shapes that are not the file's.
     """
-    tensors = _load_folder(path, signature) if path.is_dir() else _load_npz(path)
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}; {_FORMS}") from error
+    tensors = _load_folder(path, signature) if is_folder else _load_npz(path)
     check_inputs(tensors, signature)
     return tensors
 
 
 def _load_npz(path: Path) -> Tensors:
     try:
+        if not zipfile.is_zipfile(path):
+            raise UsageError(
+                f"{path} is not a complete .npz; save the inputs with numpy.savez(path, name=array, ...)"
+            )
         with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise UsageError(
-                    f"{path} holds one array without a name; save it with numpy.savez(name=array)"
-                )
-            return {name: archive[name] for name in archive.files}
+            return {name: _member(path, archive, name) for name in _distinct(path, archive.files)}
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise UsageError(f"{path} is not an .npz of plain arrays: {error}") from error
+        raise UsageError(f"cannot read {path}: {error.strerror or error}; {_FORMS}") from error
+    except zipfile.BadZipFile as error:
+        raise UsageError(f"{path} is not a complete .npz: {error}; save it again") from error
+
+
+def _distinct(path: Path, names: Sequence[str]) -> Sequence[str]:
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{path} holds {twice[0]} twice; give each input once")
+    return names
+
+
+def _member(path: Path, archive: Any, name: str) -> NDArray[Any]:
+    try:
+        array = archive[name]
+    except MemoryError as error:
+        raise UsageError(f"{name} in {path} is too large for this machine: {error}") from error
+    except (OSError, zipfile.BadZipFile):
+        raise
+    except Exception as error:  # NumPy parses the header as Python, and raises what the parser does
+        raise UsageError(f"{name} in {path} is not a plain array: {error}; save it again") from error
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"{name} in {path} is not an array; save the inputs with numpy.savez")
+    return array
 
 
 def _load_folder(path: Path, signature: Signature) -> Tensors:
     files = sorted(path.glob("input_*.pb"), key=_position)
     if not files:
-        raise UsageError(f"{path} holds no input_0.pb; give an .npz, or a folder such as test_data_set_0")
-    tensors = {}
+        raise UsageError(f"{path} holds no input_0.pb; {_FORMS}")
+    tensors: Tensors = {}
     for index, file in enumerate(files):
-        tensor = onnx.TensorProto()
-        try:
-            tensor.ParseFromString(file.read_bytes())
-            array = onnx.numpy_helper.to_array(tensor)
-        except (DecodeError, OSError, ValueError, TypeError) as error:
-            raise UsageError(f"{file} is not an ONNX tensor: {error}") from error
+        tensor, array = _read_tensor(file)
         # The layout lets the name be empty: then the position counts.
         names = signature.got.inputs
-        tensors[tensor.name or (names[index] if index < len(names) else file.stem)] = array
+        name = tensor.name or (names[index] if index < len(names) else file.stem)
+        if name in tensors:
+            raise UsageError(f"{file} gives {name} a second time; give each input once")
+        tensors[name] = array
     return tensors
+
+
+def _read_tensor(file: Path) -> tuple[onnx.TensorProto, NDArray[Any]]:
+    tensor = onnx.TensorProto()
+    try:
+        tensor.ParseFromString(file.read_bytes())
+        if any(size < 0 for size in tensor.dims):
+            raise ValueError(f"its sizes are {list(tensor.dims)}")
+        return tensor, onnx.numpy_helper.to_array(tensor, base_dir=str(file.parent))
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror or error}; {_FORMS}") from error
+    except Exception as error:  # the decoder, the checker of external data and NumPy each raise their own
+        raise UsageError(f"{file} is not an ONNX tensor: {type(error).__name__}: {error}") from error
 
 
 def _position(file: Path) -> tuple[int, str]:
     number = file.stem.removeprefix("input_")
-    return (int(number) if number.isdigit() else 0, file.stem)
+    return (int(number) if number.isdecimal() else 0, file.stem)
 
 
 def check_inputs(tensors: Tensors, signature: Signature) -> None:
@@ -139,6 +180,8 @@ def check_inputs(tensors: Tensors, signature: Signature) -> None:
 
 def _check_input(name: str, tensors: Tensors, signature: Signature, sizes: dict[str, int]) -> None:
     array, axes, dtype = tensors[name], signature.got.axes[name], signature.dtypes[name]
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"{name} is {type(array).__name__}; give a NumPy array of {dtype}")
     if array.dtype != dtype:
         raise UsageError(f"{name} is {array.dtype}, the file takes {dtype}")
     if array.ndim != len(axes):

@@ -55,9 +55,12 @@ def run_job(job: Job) -> list[AnyRecord]:
     """Run the job, write its reports and return its records.
 
     Raises:
-        UsageError: the folder cannot be written: said before anything is exported.
+        UsageError: two models of one name, or the folder cannot be written: said before anything is exported.
     """
     started = time.monotonic()
+    names = [entry.name for entry in job.entries]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise UsageError(f"two models are called {twice[0]}, and so would their files be; rename one")
     scratch = _scratch(job.folder)
     try:
         records: list[AnyRecord] = [environment(job.plan.runtimes, command_line())]

@@ -7,6 +7,7 @@ the reason in a field beside it; NaN and infinity do not occur.
 from __future__ import annotations
 
 import math
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -180,6 +181,7 @@ class StabilityRecord(Record, tag="stability", frozen=True, kw_only=True):
     overflow_margin: float | None = None
     exp_flushed: int | None = None
     mask_leak: float | None = None
+    mask_leak_over_limit: float | None = None
     poison: str = "not tried"
     findings: tuple[str, ...] = ()
 
@@ -262,15 +264,19 @@ def read_records(path: Path) -> list[AnyRecord]:
     """Return the records of a file, or of the `records.jsonl` of a folder.
 
     Raises:
-        UsageError: no such file, or a line that is not a record (its number is in the message).
+        UsageError: no such file, an empty one, or a line that is not a record (its number is in the message).
     """
-    file = path / "records.jsonl" if path.is_dir() else path
+    file = path
     try:
+        if stat.S_ISDIR(path.stat().st_mode):
+            file = path / "records.jsonl"
         lines = file.read_bytes().splitlines()
     except OSError as error:
         raise UsageError(
             f"cannot read {file}: {error.strerror}; give a records.jsonl or its folder"
         ) from error
+    if not lines:
+        raise UsageError(f"{file} holds no record; give the records.jsonl of a run")
     return [_decode(line, number, file) for number, line in enumerate(lines, 1)]
 
 

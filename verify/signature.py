@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from google.protobuf.message import DecodeError
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, Got
 from onnx_attest.export.observe import dtypes_of, observe
-from onnx_attest.models.contract import Contract, TensorSpec, guess_input
+from onnx_attest.models.contract import DTYPES, Contract, TensorSpec, guess_input
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +22,7 @@ class Signature:
     """An ONNX file as read: the graph, what it takes and gives, and the contract it is tested under.
 
     Attributes:
-        contract: the manifest's, else one guessed from names, dtypes and axes.
+        contract: the manifest's, if it is about this file's inputs; else one guessed from names, dtypes and axes.
     """
 
     model: onnx.ModelProto
@@ -32,7 +33,7 @@ class Signature:
     @property
     def floating(self) -> np.dtype[Any]:
         """The floating dtype of the graph: that of its first floating input or output."""
-        kinds = [dtype for dtype in self.dtypes.values() if np.issubdtype(dtype, np.floating)]
+        kinds = [dtype for dtype in self.dtypes.values() if _is_floating(dtype)]
         return kinds[0] if kinds else np.dtype(np.float32)
 
 
@@ -40,19 +41,34 @@ def read_signature(artifact: Artifact) -> Signature:
     """Return the signature of an artifact's file.
 
     Raises:
-        UsageError: the file is not ONNX, is truncated, or breaks the rules of ONNX.
+        UsageError: the file is not ONNX, is truncated, breaks the rules of ONNX, or takes what cannot be fed.
     """
     model = _load(artifact.path)
     got = observe(model)
     dtypes = dtypes_of((*model.graph.input, *model.graph.output))
-    contract = artifact.manifest.contract if artifact.manifest else _guess_contract(got, dtypes)
+    kinds = {name: _kind(name, dtypes.get(name)) for name in (*got.inputs, *got.outputs)}
+    contract = artifact.manifest.contract if artifact.manifest else None
+    # A manifest of another file (OA801), or of a file that lost an input (OA104), says nothing of what to feed.
+    if contract is None or not _fits(contract, got, kinds):
+        contract = _guess_contract(artifact.path, got, kinds)
     return Signature(model, got, contract, dtypes)
+
+
+def _fits(contract: Contract, got: Got, kinds: dict[str, str]) -> bool:
+    """Whether inputs made for the contract can be fed to the file: its names, dtypes and numbers of axes."""
+    specs = {spec.name: (_family(spec.dtype), len(spec.axes)) for spec in contract.inputs}
+    return specs == {name: (kinds[name], len(got.axes[name])) for name in got.inputs}
+
+
+def _family(dtype: str) -> str:
+    return "float" if "float" in dtype else dtype
 
 
 def _load(path: Path) -> onnx.ModelProto:
     hint = f"{path} is not a complete ONNX file"
     try:
-        model = onnx.load(path)
+        # By default onnx goes by the file's name: .json and .onnxtxt would be read as text.
+        model = onnx.load(path, format="protobuf")
         onnx.checker.check_model(str(path))  # by path: external data is checked too, and 2 GB is no limit
     except (DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{hint}: {error}; was it truncated, or is it another format?") from error
@@ -67,19 +83,39 @@ def _load(path: Path) -> onnx.ModelProto:
         raise UsageError(f"{hint}: {_first_line(error)}; export it again") from error
     if not model.graph.output:
         raise UsageError(f"{hint}: its graph has no output; was it truncated, or is it another format?")
+    if garbled := [name for name in _names(model.graph) if not isinstance(name, str)]:
+        raise UsageError(f"{hint}: the name {garbled[0]!r} is not text; was it damaged? Export it again")
     return model
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+    return str(error).strip().partition("\n")[0].removesuffix(".")
 
 
-def _guess_contract(got: Got, dtypes: dict[str, np.dtype[Any]]) -> Contract:
-    """Return a contract for a file that comes with none: every unnamed axis is its own symbolic one."""
-    inputs = tuple(guess_input(name, _named(name, got), _kind(dtypes.get(name))) for name in got.inputs)
-    outputs = tuple(
-        TensorSpec(name, _named(name, got), _kind(dtypes.get(name)), "output") for name in got.outputs
-    )
+def _names(graph: onnx.GraphProto) -> Iterator[object]:
+    """Yield the names that are looked up or reported. Protobuf gives bytes where they are not UTF-8."""
+    for value in (*graph.input, *graph.output):
+        yield value.name
+        yield from (axis.dim_param for axis in value.type.tensor_type.shape.dim)
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+    yield from (tensor.name for tensor in graph.initializer)
+
+
+def _guess_contract(path: Path, got: Got, kinds: dict[str, str]) -> Contract:
+    """Return a contract for a file that comes with none: every unnamed axis is its own symbolic one.
+
+    Raises:
+        UsageError: a value is both input and output, or an output twice: nothing could be told apart by name.
+    """
+    names = [*got.inputs, *got.outputs]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise UsageError(
+            f"{path}: {twice[0]} is listed twice among the inputs and outputs; give each a name of its own"
+        )
+    inputs = tuple(guess_input(name, _named(name, got), kinds[name]) for name in got.inputs)
+    outputs = tuple(TensorSpec(name, _named(name, got), kinds[name], "output") for name in got.outputs)
     symbolic = dict.fromkeys(
         axis for spec in (*inputs, *outputs) for axis in spec.axes if isinstance(axis, str)
     )
@@ -91,12 +127,18 @@ def _named(name: str, got: Got) -> tuple[str | int, ...]:
     return tuple(f"{name}_{index}" if axis is None else axis for index, axis in enumerate(got.axes[name]))
 
 
-def _kind(dtype: np.dtype[Any] | None) -> str:
-    if dtype is None:
-        raise UsageError(
-            "an input or output of the file is not a tensor; only tensors can be fed and compared"
-        )
-    return "float" if np.issubdtype(dtype, np.floating) else dtype.name
+def _is_floating(dtype: np.dtype[Any]) -> bool:
+    return bool(np.issubdtype(dtype, np.floating)) or dtype.name == "bfloat16"
+
+
+def _kind(name: str, dtype: np.dtype[Any] | None) -> str:
+    kind = "no tensor" if dtype is None else dtype.name
+    if dtype is not None and _is_floating(dtype):
+        return "float"
+    if kind not in DTYPES:
+        what = {"no tensor": kind, "object": "a tensor of text"}.get(kind, f"a tensor of {kind}")
+        raise UsageError(f"{name} is {what}; only tensors of numbers and booleans can be fed and compared")
+    return kind
 
 
 def _distinct_sizes(axes: list[str], taken: set[int]) -> dict[str, int]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.arithmetic import Arithmetic, largest_of
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.oracle.attention import SoftmaxFacts, row_limit
 from onnx_attest.verify.oracle.graph import AttentionSeen
@@ -38,6 +38,7 @@ class Stability:
     overflow_margin: float | None = None
     exp_flushed: int | None = None
     mask_leak: float | None = None
+    mask_leak_over_limit: float | None = None
 
 
 def measure(weights: NDArray[Any], seen: AttentionSeen, arithmetic: Arithmetic) -> Stability:
@@ -45,7 +46,7 @@ def measure(weights: NDArray[Any], seen: AttentionSeen, arithmetic: Arithmetic) 
 
     Rows in which every key is masked are counted and left out: what they hold is a matter of policy.
     """
-    facts, largest = seen.facts, float(np.log(np.finfo(weights.dtype).max))
+    facts, largest = seen.facts, float(np.log(largest_of(weights.dtype)))
     rows = ~facts.empty
     top = float(facts.logits.max(initial=-np.inf))
     common: dict[str, Any] = {"largest_logit": finite(top), "overflow_margin": finite(largest - top)}
@@ -58,7 +59,7 @@ def measure(weights: NDArray[Any], seen: AttentionSeen, arithmetic: Arithmetic) 
     return Stability(
         rows=total, empty_rows=empty, finite_ratio=ratio, **common,
         **_rows(seen_weights[whole], _Rows.of(facts, whole), arithmetic),
-        condition=_condition(seen, whole),
+        condition=_worst_condition(seen.facts, whole),
     )  # fmt: skip
 
 
@@ -67,7 +68,7 @@ class _Rows:
     """The exact side of the rows that are measured, flattened to (rows, keys)."""
 
     p: NDArray[np.float64]
-    limit: NDArray[np.float64]
+    error: NDArray[np.float64]
     theta: NDArray[np.float64]
     normaliser: NDArray[np.float64]
     masked: NDArray[np.bool_]
@@ -76,7 +77,7 @@ class _Rows:
     def of(facts: SoftmaxFacts, whole: NDArray[np.bool_]) -> _Rows:
         return _Rows(
             p=facts.weights[whole],
-            limit=facts.relative_error()[whole],
+            error=facts.weight_error()[whole],
             theta=facts.theta[whole],
             normaliser=facts.normaliser[whole],
             masked=facts.masked[whole],
@@ -87,6 +88,7 @@ def _rows(weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic) ->
     keys = weights.shape[-1]
     sums = np.abs(weights.sum(-1) - 1)
     entropy = _entropy(exact.p)
+    leak = np.where(exact.masked, weights, 0.0).sum(-1)
     return {
         "row_sum_err_u": float(sums.max() / arithmetic.u_out),
         "row_sum_err_over_limit": float(sums.max() / row_limit(keys, arithmetic)),
@@ -97,8 +99,14 @@ def _rows(weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic) ->
         "entropy_min": float(entropy.min()),
         "effective_keys_min": float(np.exp(entropy.min())),
         "exp_flushed": int(((weights == 0) & (exact.p > 0) & ~exact.masked).sum()),
-        "mask_leak": float(np.where(exact.masked, weights, 0.0).sum(-1).max()),
+        "mask_leak": float(leak.max()),
+        "mask_leak_over_limit": float((leak / _leak_limit(exact.masked, arithmetic)).max()),
     }
+
+
+def _leak_limit(masked: NDArray[np.bool_], arithmetic: Arithmetic) -> NDArray[np.float64]:
+    """Return what a clamped exponential may leave on the masked keys of each row (MLAS: 4.2e-39 on each)."""
+    return np.asarray(2 * arithmetic.omega * np.maximum(masked.sum(-1), 1))
 
 
 def _entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -107,11 +115,9 @@ def _entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _weight_ratio(weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic) -> NDArray[np.float64]:
-    """Return each weight's error over its limit: relative, and what one exponential may lose to flushing."""
-    c, u, keys = arithmetic.c_o, arithmetic.u_out, weights.shape[-1]
-    with np.errstate(invalid="ignore"):
-        relative = np.where(exact.p > 0, exact.p * (exact.limit * (1 + c * u) + c * u), 0.0)
-    limit = relative + 2 * keys * arithmetic.omega + arithmetic.eta
+    """Return each weight's error over its limit: the bound, its storing, and what exponentials may lose to flushing."""
+    c, u, keys = arithmetic.c_o, max(arithmetic.u_out, arithmetic.u_p), weights.shape[-1]
+    limit = exact.error * (1 + c * u) + c * u * exact.p + 2 * keys * arithmetic.omega + arithmetic.eta
     return np.asarray(np.abs(weights - exact.p) / limit)
 
 
@@ -126,9 +132,9 @@ def _divergence_ratio(weights: NDArray[np.float64], exact: _Rows, arithmetic: Ar
     x = np.divide(renormalised, exact.p, out=np.ones_like(weights), where=known) - 1  # 0 where not known
     divergence = (exact.p * (x - np.log1p(np.maximum(x, _LEAST_RATIO - 1)))).sum(-1)
     # Storing and dividing add roundings that theta does not count.
-    stored = exact.theta + (arithmetic.c_o + 2) * arithmetic.u_out
-    with np.errstate(invalid="ignore", over="ignore"):
-        limit = 0.5 * np.where(exact.p > 0, exact.p * stored**2, 0.0).sum(-1)
+    stored = np.where(exact.p > 0, exact.theta, 0.0) + (arithmetic.c_o + 2) * arithmetic.u_out
+    with np.errstate(over="ignore"):
+        limit = 0.5 * (exact.p * stored**2).sum(-1)
     # Above that, the second-order expansion behind the limit says nothing.
     valid = np.isfinite(limit) & (limit < 2.0**-10)
     return float((divergence[valid] / limit[valid]).max()) if valid.any() else None
@@ -142,7 +148,8 @@ def _lse_ratio(weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmeti
     """
     top = exact.p.argmax(-1, keepdims=True)
     p, seen = (np.take_along_axis(array, top, -1) for array in (exact.p, weights))
-    W = np.log1p(np.take_along_axis(exact.theta, top, -1)) + np.log1p(exact.theta).max(-1, keepdims=True)
+    theta = np.where(exact.p > 0, exact.theta, 0.0)  # that of a masked key may be anything
+    W = np.log1p(np.take_along_axis(theta, top, -1)) + np.log1p(theta).max(-1, keepdims=True)
     limit = W + exact.normaliser + (arithmetic.c_o + 2) * arithmetic.u_out
     valid = np.isfinite(limit) & (seen > 0)
     if not valid.any():
@@ -150,22 +157,15 @@ def _lse_ratio(weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmeti
     return float((np.abs(np.log(p[valid] / seen[valid])) / limit[valid]).max())
 
 
-def _condition(seen: AttentionSeen, whole: NDArray[np.bool_]) -> float | None:
-    """Return s sum p |V - o||q||K| / |o|, in the norm over the features, of the worst row."""
-    facts = seen.facts
-    if facts.magnitude is None:
+def _worst_condition(facts: SoftmaxFacts, whole: NDArray[np.bool_]) -> float | None:
+    if facts.condition is None:
         return None
-    magnitude = np.where(facts.weights > 0, np.broadcast_to(facts.magnitude, facts.weights.shape), 0.0)
-    second = (facts.weights * magnitude**2).sum(-1)
-    variance = np.maximum(np.matmul(facts.weights, seen.values**2) - seen.output**2, 0.0).sum(-1)
-    size = np.sqrt((seen.output**2).sum(-1))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        condition = np.sqrt(second * variance) / size
-    kept = condition[whole & (size > 0)]
-    return finite(float(kept.max())) if kept.size else None
+    kept = facts.condition[whole]
+    kept = kept[np.isfinite(kept)]
+    return float(kept.max()) if kept.size else None
 
 
-def find(stability: Stability, arithmetic: Arithmetic) -> list[Finding]:
+def find(stability: Stability) -> list[Finding]:
     """Return what the measures break."""
     found = []
     if stability.finite_ratio < 1:
@@ -182,6 +182,6 @@ def find(stability: Stability, arithmetic: Arithmetic) -> list[Finding]:
         for code, what, ratio in limits
         if (ratio or 0) > 1
     ]
-    if (stability.mask_leak or 0.0) > 2 * stability.rows * arithmetic.omega:
+    if (stability.mask_leak_over_limit or 0.0) > 1:
         found.append(finding("OA403", f"masked keys receive {stability.mask_leak:.3g} of the weight"))
     return found

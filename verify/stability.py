@@ -103,7 +103,7 @@ def _record(
     if weights.shape != shape:
         return _unseen(fields, "skipped", f"weights of the shape {weights.shape} were seen, not {shape}")
     stability = measure(weights, seen, arithmetic)
-    found = find(stability, arithmetic)
+    found = find(stability)
     if poison == "differs":
         found.append(finding("OA406", "outputs change when the masked keys and values become huge"))
     record = StabilityRecord(

@@ -23,8 +23,6 @@ _SECOND_ORDER = 2.0**-20
 _CANCELLATION = 8 * 2.0**-53
 TANH_ERROR = 8.0
 """Absolute error of a runtime's tanh in units of u; the rational approximations in use are within a few ulp of 1."""
-MASKED_BELOW = -(2.0**127)
-"""A logit below half of fp32's range comes from a mask: exporters write -inf, or the lowest finite number."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,27 +32,22 @@ class SoftmaxFacts:
     Attributes:
         weights: p, exact.
         theta: bound on the relative error of each computed exponential, e^W - 1.
+        weighted_theta: p theta, formed from the exponents: where p underflows, p theta need not.
         logits: l, -inf where masked.
-        logit_error: W less the terms of the exponential: what the logits themselves may be off by.
         magnitude: s |q||K| if the logits came from a product, else None.
+        masked: keys that a mask hides.
         normaliser: G, the relative error of summing a row.
-        rescalings: R.
+        condition: relative change of the output for one of the logits, (..., queries); None until there is an output.
     """
 
     weights: Floats
     theta: Floats
+    weighted_theta: Floats
     logits: Floats
-    logit_error: Floats
     magnitude: Floats | None
+    masked: NDArray[np.bool_]
     normaliser: Floats
-    rescalings: int
-
-    @property
-    def weighted_theta(self) -> Floats:
-        """The product p theta, 0 where p is 0 although theta may be infinite."""
-        out = np.zeros_like(self.weights)
-        np.multiply(self.weights, self.theta, out=out, where=self.weights > 0)
-        return out
+    condition: Floats | None = None
 
     @property
     def mean_theta(self) -> Floats:
@@ -62,32 +55,30 @@ class SoftmaxFacts:
         return np.asarray(self.weighted_theta.sum(-1, keepdims=True))
 
     @property
-    def masked(self) -> NDArray[np.bool_]:
-        """Keys that a mask hides."""
-        return self.logits < MASKED_BELOW
-
-    @property
     def empty(self) -> NDArray[np.bool_]:
         """Rows in which every key is masked, (..., queries)."""
         return np.asarray(self.masked.all(-1))
 
-    def with_empty_rows(self, fill: float) -> SoftmaxFacts:
-        """Return the same with the weights of empty rows set to `fill`, which is exact."""
-        empty = self.empty[..., None]
-        weights, theta = np.where(empty, fill, self.weights), np.where(empty, 0.0, self.theta)
-        return replace(self, weights=weights, theta=theta)
+    def with_weights(self, rows: NDArray[np.bool_], fill: float, theta: float) -> SoftmaxFacts:
+        """Return the same with other weights where `rows`, (..., queries, 1) or (..., queries, keys), is true."""
+        return replace(
+            self,
+            weights=np.where(rows, fill, self.weights),
+            theta=np.where(rows, theta, self.theta),
+            weighted_theta=np.where(rows, fill * theta, self.weighted_theta),
+        )
 
     def without_nan(self) -> SoftmaxFacts:
         """Return the same with NaN weights set to 0, as Where(IsNaN(p), 0, p) does: rows masked with -inf only."""
-        nan = np.isnan(self.weights)
-        return replace(self, weights=np.where(nan, 0.0, self.weights), theta=np.where(nan, 0.0, self.theta))
+        return self.with_weights(np.isnan(self.weights), 0.0, 0.0)
 
-    def relative_error(self) -> Floats:
-        """Return the bound on a weight's relative error, (theta + mean theta + G) / (1 - mean theta - G)."""
+    def weight_error(self) -> Floats:
+        """Return the bound on a weight's error, (p theta + p (mean theta + G (1 + mean theta))) / (1 - mean theta - G)."""
         mean, G = self.mean_theta, self.normaliser
         remaining = 1.0 - mean - G
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(remaining > 0, (self.theta + mean + G) / remaining, np.inf)
+            bound = (self.weighted_theta + self.weights * (mean + G * (1 + mean))) / remaining
+        return np.where(remaining > 0, bound, np.inf)
 
 
 def softmax(logits: Bounded, arithmetic: Arithmetic) -> Bounded:
@@ -96,42 +87,51 @@ def softmax(logits: Bounded, arithmetic: Arithmetic) -> Bounded:
     A row in which every logit is -inf is NaN, as the formula gives it.
     """
     value = logits.value
-    top = value.max(-1, keepdims=True)
+    top = value.max(-1, keepdims=True, initial=-np.inf)
     with np.errstate(invalid="ignore"):
         shifted = value - top  # NaN in an empty row
     exponentials = np.exp(shifted)
-    weights = exponentials / exponentials.sum(-1, keepdims=True)
-    keys = (value >= MASKED_BELOW).sum(-1, keepdims=True)
+    total = exponentials.sum(-1, keepdims=True)
+    weights = exponentials / total
+    masked = value < arithmetic.masked_below
+    keys = (~masked).sum(-1, keepdims=True)
+    keys = np.where(keys == 0, value.shape[-1], keys)  # a row masked with finite numbers is summed whole
     rescalings = _rescalings(value.shape[-1], arithmetic)
     logit_error = np.where(np.isfinite(value), logits.errors(), 0.0)
-    with np.errstate(over="ignore"):  # infinite only where a finite mask leaves a weight of 0
-        theta = np.expm1(_exponent_error(logit_error, shifted, rescalings, arithmetic))
+    W = _exponent_error(logit_error, shifted, rescalings, arithmetic)
+    # Infinite only where a finite mask leaves a weight of 0, or where the bound says nothing and the hull does.
+    with np.errstate(over="ignore", invalid="ignore"):
+        theta = np.expm1(W)
+        raised = (np.exp(shifted + W) - exponentials) / total
+        # The first form does not cancel, the second does not underflow.
+        weighted = np.where(exponentials > 0, weights * theta, raised)
     facts = SoftmaxFacts(
         weights=weights,
         theta=theta,
+        weighted_theta=np.where(np.isfinite(value), weighted, np.where(np.isnan(weights), np.nan, 0.0)),
         logits=value,
-        logit_error=logit_error,
         magnitude=logits.magnitude,
+        masked=masked,
         normaliser=_normaliser_error(keys, rescalings, arithmetic),
-        rescalings=rescalings,
     )
     return Bounded(weights, _weight_error(facts, arithmetic), softmax=facts)
 
 
-def with_policy(weights: Bounded, policy: str) -> Bounded:
+def with_policy(weights: Bounded, policy: str, arithmetic: Arithmetic) -> Bounded:
     """Return softmax weights whose empty rows follow a policy: `nan`, `zero`, `mean`; any other leaves them as they are.
 
     What a graph does there is an accident of how the exporter writes a mask; what the module does is its contract.
     """
-    facts = weights.softmax
-    fills = {"nan": np.nan, "zero": 0.0, "mean": 1.0 / weights.value.shape[-1]}
+    facts, keys = weights.softmax, weights.value.shape[-1]
+    fills = {"nan": np.nan, "zero": 0.0, "mean": 1.0 / keys}
     if facts is None or policy not in fills or not facts.empty.any():
         return weights
-    empty = facts.empty[..., None]
-    error = np.where(empty, 0.0, weights.errors())
-    return Bounded(
-        np.where(empty, fills[policy], weights.value), error, softmax=facts.with_empty_rows(fills[policy])
-    )
+    fill, empty = fills[policy], facts.empty[..., None]
+    theta = arithmetic.c_exp * arithmetic.u if policy == "mean" else 0.0
+    changed = facts.with_weights(empty, fill, theta)
+    own = fill * (gamma(keys + 2, arithmetic.u_acc) + theta + arithmetic.c_o * arithmetic.u_out)
+    error = np.where(empty, own if policy == "mean" else 0.0, weights.errors())
+    return Bounded(np.where(empty, fill, weights.value), error, softmax=changed)
 
 
 def _rescalings(keys: int, arithmetic: Arithmetic) -> int:
@@ -157,15 +157,14 @@ def _weight_error(facts: SoftmaxFacts, arithmetic: Arithmetic) -> Floats:
     """Return the absolute error of each weight; at most its distance from 0 and 1 where the bound is vacuous."""
     p = facts.weights
     with np.errstate(invalid="ignore"):
-        first = np.where(p > 0, p * facts.relative_error(), 0.0)
-        bound = np.minimum(first, np.maximum(p, 1 - p) + 2 * facts.normaliser)
+        bound = np.fmin(facts.weight_error(), np.maximum(p, 1 - p) + 2 * facts.normaliser)
     c, u = arithmetic.c_o, max(arithmetic.u_out, arithmetic.u_p)
     flushed = 2 * p.shape[-1] * arithmetic.omega
     return np.asarray(bound * (1 + c * u) + c * u * p + flushed + arithmetic.eta)
 
 
 def weighted_sum(weights: Bounded, values: Bounded, arithmetic: Arithmetic) -> Bounded:
-    """Return weights @ values with the centred bound; `weights` must carry softmax facts.
+    """Return weights @ values with the centred bound; `weights` must carry softmax facts and have two axes or more.
 
     The centred term is taken by Cauchy-Schwarz, sqrt(sum p theta^2 (p V^2 - o^2)): products only, at most
     1.18 times looser than the sum itself (NUMERICS.md section 1).
@@ -175,41 +174,70 @@ def weighted_sum(weights: Bounded, values: Bounded, arithmetic: Arithmetic) -> B
     p, V = facts.weights, values.value
     o = np.matmul(p, V)
     mean, G = facts.mean_theta, facts.normaliser
-    absolute = np.matmul(p, np.abs(V))
-    u_p = arithmetic.u_p
+    cast = 2 * arithmetic.u_p * (1 + arithmetic.u_p)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        spread = _centred(facts, V, o)
-        N = spread + (G * (1 + mean) + 2 * u_p * (1 + u_p)) * absolute + G * (1 + mean) * np.abs(o)
+        variance = _variance(p, V, o)
+        N = _centred(facts, variance, _reach(V, o)) * (1 + G + cast)
+        N = N + (G * (1 + mean) + cast) * np.matmul(p, np.abs(V)) + G * (1 + mean) * np.abs(o)
         if values.error is not None:
-            N = N + np.matmul(p, np.broadcast_to(values.error, V.shape)) * (1 + G)
+            N = N + np.matmul(p + facts.weighted_theta, np.broadcast_to(values.error, V.shape)) * (1 + G)
         remaining = 1 - mean - G
         first = np.where(remaining > 0, N / remaining, np.inf)
         bound = np.fmin(first, _hull(values, o, G, arithmetic))
-    return Bounded(o, _output_error(bound, V, o, arithmetic))
+    seen = replace(facts, condition=_condition(facts, variance, o))
+    return Bounded(o, _output_error(bound, V, o, arithmetic), attended=seen)
 
 
-def _centred(facts: SoftmaxFacts, V: Floats, o: Floats) -> Floats:
-    p_theta2 = np.where(facts.weights > 0, facts.weighted_theta * facts.theta, 0.0).sum(-1, keepdims=True)
-    second = np.matmul(facts.weights, V * V)
-    variance = np.maximum(second - o * o, 0.0) + _CANCELLATION * second
-    return np.asarray(np.sqrt(p_theta2 * variance))
+def _variance(p: Floats, V: Floats, o: Floats) -> Floats:
+    """Return sum_j p_j (V_j - o)^2, with what float64 may have lost in the difference."""
+    second = np.matmul(p, V * V)
+    return np.asarray(np.maximum(second - o * o, 0.0) + _CANCELLATION * second)
+
+
+def _centred(facts: SoftmaxFacts, variance: Floats, reach: Floats) -> Floats:
+    """Return the bound on sum_j p_j theta_j |V_j - o|.
+
+    Keys whose exponential is known to a factor of two go through Cauchy-Schwarz. The others, among them those whose
+    p underflows while p theta does not, enter with the farthest that any V_j is from o.
+    """
+    p_theta, known = facts.weighted_theta, facts.theta <= 1
+    p_theta2 = np.where(known, p_theta * facts.theta, 0.0).sum(-1, keepdims=True)
+    unknown = np.where(known, 0.0, p_theta).sum(-1, keepdims=True)
+    return np.asarray(np.sqrt(p_theta2 * variance) + np.where(unknown > 0, unknown * reach, 0.0))
+
+
+def _reach(V: Floats, o: Floats) -> Floats:
+    """Return how far the farthest value is from o, (..., queries, d_v)."""
+    high = V.max(-2, keepdims=True, initial=-np.inf)
+    low = V.min(-2, keepdims=True, initial=np.inf)
+    return np.asarray(np.maximum(high - o, o - low))
+
+
+def _condition(facts: SoftmaxFacts, variance: Floats, o: Floats) -> Floats | None:
+    """Return s sum p |V - o||q||K| / |o| of each row, in the norm over the features; None without products."""
+    if facts.magnitude is None:
+        return None
+    magnitude = np.broadcast_to(facts.magnitude, facts.weights.shape)
+    second = np.where(facts.weights > 0, facts.weights * magnitude**2, 0.0).sum(-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.sqrt(second * variance.sum(-1)) / np.sqrt((o * o).sum(-1)))
 
 
 def _hull(values: Bounded, o: Floats, G: Floats, arithmetic: Arithmetic) -> Floats:
     """Return how far a weighted mean can be from o at all: it lies in the hull of the values."""
     V = values.value
-    high, low = V.max(-2, keepdims=True), V.min(-2, keepdims=True)
-    largest = np.abs(V).max(-2, keepdims=True)
-    inherited = 0.0 if values.error is None else values.error.max(-2, keepdims=True)
-    reach = np.maximum(high - o, o - low) + inherited
+    largest = np.abs(V).max(-2, keepdims=True, initial=0.0)
+    inherited = 0.0 if values.error is None else values.error.max(-2, keepdims=True, initial=0.0)
+    reach = _reach(V, o) + inherited
     return np.asarray((reach + (2 * G + 2 * arithmetic.u_p) * largest) / (1 - G))
 
 
 def _output_error(bound: Floats, V: Floats, o: Floats, arithmetic: Arithmetic) -> Floats:
     c, u, keys = arithmetic.c_o, arithmetic.u_out, V.shape[-2]
-    largest = np.abs(V).max(-2, keepdims=True)
-    flushed = keys * arithmetic.omega * (largest + np.abs(o))
-    return np.asarray(bound * (1 + c * u) + c * u * np.abs(o) + flushed + arithmetic.eta)
+    largest = np.abs(V).max(-2, keepdims=True, initial=0.0)
+    # A weight that is flushed, and a product that is: at most keys of each.
+    flushed = arithmetic.omega * (keys * (largest + np.abs(o)) + keys + 2)
+    return np.asarray(bound * (1 + c * u) + c * u * np.abs(o) + flushed)
 
 
 def attention(
@@ -222,13 +250,14 @@ def attention(
     allowed: Bounded | None = None,
     bias: Bounded | None = None,
     softcap: float = 0.0,
+    empty_rows: str = "zero",
 ) -> tuple[Bounded, Bounded]:
     """Return (output, weights) of softmax(cap(scale q k^T) + bias) v, keys kept where `allowed` is true.
 
     Shapes: q (..., queries, d), k (..., keys, d), v (..., keys, d_v), allowed and bias broadcastable to
     (..., queries, keys). cap(s) = softcap tanh(s / softcap), before the mask (onnx/onnx#7865); 0 leaves it out. A row
-    without any key is 0, in output and weights: ONNX's Attention from 1.23 on, and torch's
-    scaled_dot_product_attention.
+    without any key follows `empty_rows`; by default it is 0, in output and weights: ONNX's Attention from 1.23 on, and
+    torch's scaled_dot_product_attention.
     """
     transposed = Bounded(k.value.swapaxes(-1, -2), None if k.error is None else k.error.swapaxes(-1, -2))
     scores = multiply(matmul(q, transposed, arithmetic), Bounded(np.array([scale])), arithmetic)
@@ -238,7 +267,7 @@ def attention(
         scores = add(scores, bias, arithmetic)
     if allowed is not None:
         scores = where(allowed, scores, Bounded(np.full((1,), -np.inf)))
-    weights = with_policy(softmax(scores, arithmetic), "zero")
+    weights = with_policy(softmax(scores, arithmetic), empty_rows, arithmetic)
     return weighted_sum(weights, v, arithmetic), weights
 
 
@@ -251,5 +280,6 @@ def soft_capped(scores: Bounded, cap: float, arithmetic: Arithmetic) -> Bounded:
 
 def row_limit(keys: int, arithmetic: Arithmetic) -> float:
     """Return the bound on |sum of a row of weights - 1|: the row is summed, divided and stored."""
-    roundings = keys + _rescalings(keys, arithmetic) + 2 + arithmetic.c_o
-    return gamma(roundings, arithmetic.u_acc) + 2 * keys * arithmetic.omega
+    summed = gamma(keys + _rescalings(keys, arithmetic) + 2, arithmetic.u_acc)
+    stored = arithmetic.c_o * max(arithmetic.u_out, arithmetic.u_p)
+    return summed + stored + keys * (2 * arithmetic.omega + arithmetic.eta)

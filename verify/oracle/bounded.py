@@ -32,12 +32,14 @@ class Bounded:
         magnitude: for a matrix product and what scales it, the product of absolute values |a||b|: it says how
             much cancellation there was.
         softmax: set where the values are attention weights, so that a product with them can use the centred bound.
+        attended: set where the values are such a product: what is known of its weights.
     """
 
     value: Array
     error: Floats | None = None
     magnitude: Floats | None = None
     softmax: SoftmaxFacts | None = None
+    attended: SoftmaxFacts | None = None
 
     @property
     def is_float(self) -> bool:
@@ -66,9 +68,21 @@ def rounded(
     """Return a value whose last operation was rounded, with the errors inherited from its operands."""
     u = max(arithmetic.u, arithmetic.u_s)
     with np.errstate(invalid="ignore", over="ignore"):
-        error = inherited + roundings * u * (np.abs(value) + inherited) + arithmetic.eta
-    # An infinity is what it is: -inf in a mask has no rounding error.
-    return Bounded(value, np.where(np.isfinite(value), error, 0.0))
+        error = inherited + roundings * u * (np.abs(value) + inherited) + arithmetic.omega
+    return Bounded(value, _settled(value, error))
+
+
+def _settled(value: Floats, error: Floats) -> Floats:
+    """Return a bound of the value's shape: 0 on an infinity, which is what it is; infinite where nothing is known."""
+    known = np.where(np.isnan(error), np.inf, error)
+    return np.broadcast_to(np.where(np.isfinite(value), known, 0.0), value.shape)
+
+
+def _product(a: Floats, b: Floats | float) -> Floats:
+    """Return a * b with 0 * inf = 0: no error on a number, or a number that is zero, has no share."""
+    with np.errstate(invalid="ignore"):
+        product = np.asarray(a * b)
+    return np.where((a == 0) | (np.asarray(b) == 0), 0.0, product)
 
 
 def add(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
@@ -87,19 +101,29 @@ def multiply(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     A factor that is a single number gets c_s roundings: runtimes fold scales into each other and into a product's
     alpha, each time rounding the constant anew.
     """
-    ea, eb = a.errors(), b.errors()
-    inherited = np.abs(a.value) * eb + np.abs(b.value) * ea + ea * eb
+    ea, eb = np.asarray(a.errors()), np.asarray(b.errors())
+    inherited = _product(np.abs(a.value), eb) + _product(np.abs(b.value), ea) + _product(ea, eb)
     result = rounded(a.value * b.value, inherited, arithmetic, _scalar_roundings(a, b, arithmetic))
     return _scaled_magnitude(result, a, b)
 
 
 def divide(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
-    """Return a / b; unbounded where b may be zero."""
-    ea, eb = a.errors(), b.errors()
+    """Return a / b.
+
+    Raises:
+        ArithmeticError: b is zero within its error, so that the sign of the result is a matter of rounding.
+    """
+    ea, eb = np.asarray(a.errors()), np.asarray(b.errors())
     magnitude = np.abs(b.value)
-    inherited = (ea + np.abs(a.value / b.value) * eb) / np.maximum(magnitude - eb, 0.0)
-    result = rounded(a.value / b.value, inherited, arithmetic, _scalar_roundings(a, b, arithmetic))
-    return _scaled_magnitude(result, a, Bounded(1.0 / b.value)) if b.value.size == 1 else result
+    if np.any((eb > 0) & (magnitude <= eb)):
+        raise ArithmeticError("divides by a number that is zero within its rounding error")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        quotient = a.value / b.value
+        inherited = (ea + _product(np.abs(quotient), eb)) / (magnitude - eb)
+    result = rounded(quotient, inherited, arithmetic, _scalar_roundings(a, b, arithmetic))
+    if b.value.size != 1 or a.magnitude is None:
+        return result
+    return Bounded(result.value, result.error, a.magnitude / np.abs(b.value))
 
 
 def _scalar_roundings(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> float:
@@ -121,18 +145,26 @@ def _keeping_magnitude(result: Bounded, a: Bounded, b: Bounded) -> Bounded:
 
 
 def exponential(a: Bounded, arithmetic: Arithmetic) -> Bounded:
-    """Return e^a: e^x (e^E - 1 + c_exp u)."""
-    value = np.exp(a.value)
-    inherited = value * np.expm1(a.errors())
+    """Return e^a: e^(x + E) - e^x, and c_exp u."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = np.exp(a.value)
+        inherited = np.exp(a.value + a.errors()) - value  # not e^x (e^E - 1): that is 0 * inf for a masked x
     return rounded(value, inherited, arithmetic, arithmetic.c_exp)
 
 
 def root(a: Bounded, arithmetic: Arithmetic) -> Bounded:
-    """Return the square root: E / (sqrt(x) + sqrt(x - E)), at most sqrt(E)."""
-    value = np.sqrt(a.value)
-    error = a.errors()
-    below = np.sqrt(np.maximum(a.value - error, 0.0))
-    inherited = np.divide(error, value + below, out=np.zeros_like(value), where=value + below > 0)
+    """Return the square root: E / (sqrt(x) + sqrt(x - E)) below, and less above.
+
+    Raises:
+        ArithmeticError: x is positive, and negative within its error: a correct runtime may give NaN.
+    """
+    error = np.broadcast_to(a.errors(), a.value.shape)
+    if np.any((a.value >= 0) & (a.value < error)):
+        raise ArithmeticError("takes the square root of a number that is negative within its rounding error")
+    with np.errstate(invalid="ignore"):
+        value = np.sqrt(a.value)
+        sides = value + np.sqrt(a.value - error)
+    inherited = np.divide(error, sides, out=np.zeros_like(value), where=sides > 0)
     return rounded(value, inherited, arithmetic)
 
 
@@ -144,13 +176,19 @@ def total(a: Bounded, axes: tuple[int, ...], *, keepdims: bool, arithmetic: Arit
     terms = a.value.size // max(value.size, 1)
     error = np.broadcast_to(a.errors(), a.value.shape).sum(axes, keepdims=keepdims)
     size = np.abs(a.value).sum(axes, keepdims=keepdims) + error
-    return Bounded(value, error + gamma(terms, arithmetic.u_acc) * size + arithmetic.eta)
+    rounding = gamma(terms, arithmetic.u_acc) * size + arithmetic.u_s * size + terms * arithmetic.omega
+    return Bounded(value, _settled(np.asarray(value), error + rounding))
 
 
 def largest(a: Bounded, axes: tuple[int, ...], *, keepdims: bool) -> Bounded:
-    """Return the maximum over axes: it is off by no more than the worst element."""
+    """Return the maximum over axes: it is off by no more than the worst element that may be the largest."""
     value = a.value.max(axes, keepdims=keepdims, initial=_lowest(a.value.dtype))
-    return Bounded(value, None if a.error is None else a.error.max(axes, keepdims=keepdims, initial=0.0))
+    if a.error is None:
+        return Bounded(value)
+    # A masked number with an enormous error is not among them.
+    surely = (a.value - a.error).max(axes, keepdims=True, initial=-np.inf)
+    candidates = np.where(a.value + a.error >= surely, a.error, 0.0)
+    return Bounded(value, candidates.max(axes, keepdims=keepdims, initial=0.0))
 
 
 def _lowest(dtype: np.dtype[Any]) -> Any:
@@ -171,9 +209,10 @@ def matmul(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     inherited = _inherited_by_product(a, b)
     terms = a.value.shape[-1] + 1  # one more, for a bias that the runtime folds into the same sum
     relative = gamma(terms, arithmetic.u_acc) + 2 * arithmetic.u_in * (1 + arithmetic.u_in)
-    error = inherited + relative * (size + inherited) + arithmetic.u_s * np.abs(value)
-    underflow = terms * arithmetic.eta  # each product may lose a subnormal
-    return Bounded(value, error + underflow, size)
+    with np.errstate(invalid="ignore"):
+        error = inherited + relative * (size + inherited) + arithmetic.u_s * (np.abs(value) + inherited)
+    underflow = terms * arithmetic.omega  # each product may be flushed
+    return Bounded(value, _settled(value, error + underflow), size)
 
 
 def _inherited_by_product(a: Bounded, b: Bounded) -> Floats | float:
@@ -190,14 +229,15 @@ def where(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
     value = np.where(condition.value, a.value, b.value)
     if not np.issubdtype(value.dtype, np.floating):
         return Bounded(value)
-    error = np.where(condition.value, a.errors(), b.errors())
+    error = np.broadcast_to(np.where(condition.value, a.errors(), b.errors()), value.shape)
     kept = _keeping_magnitude(Bounded(value, error), a, b)
     return Bounded(kept.value, kept.error, kept.magnitude, _guarded(condition, a, b))
 
 
 def _guarded(condition: Bounded, a: Bounded, b: Bounded) -> SoftmaxFacts | None:
     """Return the softmax facts of Where(IsNaN(p), 0, p): the same weights, without NaN."""
-    if b.softmax is None or np.any(a.value):
+    shape = np.broadcast_shapes(condition.value.shape, a.value.shape, b.value.shape)
+    if b.softmax is None or np.any(a.value) or shape != b.value.shape:
         return None
-    same = bool(np.array_equal(np.broadcast_to(condition.value, b.value.shape), np.isnan(b.value)))
+    same = bool(np.array_equal(np.broadcast_to(condition.value, shape), np.isnan(b.value)))
     return b.softmax.without_nan() if same else None

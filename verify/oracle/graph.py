@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
-from onnx_attest.verify.oracle.attention import SoftmaxFacts, with_policy
+from onnx_attest.verify.oracle.attention import SoftmaxFacts
 from onnx_attest.verify.oracle.bounded import Bounded, exact
 from onnx_attest.verify.oracle.ops import OPERATORS
 from onnx_attest.verify.oracle.ops.operator import Node, UnsupportedOperatorError
@@ -25,16 +25,12 @@ class AttentionSeen:
         node: name of the node that multiplies the weights with the values.
         output_name: name of the graph value that it gives.
         weights: name of the graph value that holds the weights; "" inside an Attention operator.
-        values: V, float64, (..., keys, d_v).
-        output: o, float64, (..., queries, d_v).
     """
 
     node: str
     output_name: str
     weights: str
     facts: SoftmaxFacts
-    values: NDArray[np.float64]
-    output: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +66,8 @@ class GraphOracle:
             empty_rows: the declared policy that softmax rows without any key are given (`nan`, `zero`); with any
                 other the graph decides.
         """
-        self._opsets = {opset.domain: opset.version for opset in model.opset_import}
+        self._opsets = {_domain(opset.domain): opset.version for opset in model.opset_import}
+        self._empty_rows = empty_rows
         self._nodes = [self._read(node, index) for index, node in enumerate(model.graph.node)]
         self._constants = {
             tensor.name: _constant(onnx.numpy_helper.to_array(tensor), stored_as)
@@ -79,7 +76,6 @@ class GraphOracle:
         self.inputs = [value.name for value in model.graph.input if value.name not in self._constants]
         self.outputs = [value.name for value in model.graph.output]
         self._last_use = self._last_uses()
-        self._empty_rows = empty_rows
 
     def unsupported(self) -> tuple[str, ...]:
         """Return the operators of the graph that the oracle does not have, each once."""
@@ -104,15 +100,17 @@ class GraphOracle:
         return Evaluation({name: known[name] for name in self.outputs}, tuple(seen))
 
     def _read(self, node: onnx.NodeProto, index: int) -> Node:
-        operator = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        domain = _domain(node.domain)
+        operator = f"{domain}.{node.op_type}" if domain else node.op_type
         attributes = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
         return Node(
             node.name or f"{node.op_type}_{index}",
             operator,
-            self._opsets.get(node.domain, 0),
+            self._opsets.get(domain, 0),
             attributes,
             tuple(node.input),
             tuple(node.output),
+            self._empty_rows,
         )
 
     def _run(self, node: Node, known: Mapping[str, Bounded], arithmetic: Arithmetic) -> dict[str, Bounded]:
@@ -124,8 +122,6 @@ class GraphOracle:
             node.refuse_unasked()
         except Exception as error:  # sizes that do not fit raise what NumPy likes: it is said
             raise UnsupportedOperatorError(f"{node.name}: {error}") from error
-        if node.operator == "Softmax":
-            values = [with_policy(value, self._empty_rows) for value in values]
         if any(node.outputs[len(values) :]):
             raise UnsupportedOperatorError(f"{node.name}: {node.operator} with {len(node.outputs)} outputs")
         # zip stops at the shorter: an Attention may give more than the graph asks for, and "" asks for nothing.
@@ -155,18 +151,14 @@ def _constant(array: NDArray[Any], stored_as: np.dtype[Any] | None) -> Bounded:
     return Bounded(value.value, error)
 
 
+def _domain(domain: str) -> str:
+    """Return the one name of a domain; the standard one has two."""
+    return "" if domain == "ai.onnx" else domain
+
+
 def _attention_at(node: Node, known: Mapping[str, Bounded]) -> list[AttentionSeen]:
     output = known.get(node.outputs[0])
-    if output is None:
+    if output is None or output.attended is None or node.operator not in ("Attention", "MatMul"):
         return []
-    if node.operator == "Attention" and output.softmax is not None:
-        values = known[node.inputs[2]].value
-        return [AttentionSeen(node.name, node.outputs[0], "", output.softmax, values, output.value)]
-    if node.operator == "MatMul" and known[node.inputs[0]].softmax is not None:
-        weights = known[node.inputs[0]]
-        assert weights.softmax is not None
-        values = known[node.inputs[1]].value
-        return [
-            AttentionSeen(node.name, node.outputs[0], node.inputs[0], weights.softmax, values, output.value)
-        ]
-    return []
+    weights = node.inputs[0] if node.operator == "MatMul" else ""
+    return [AttentionSeen(node.name, node.outputs[0], weights, output.attended)]

@@ -39,7 +39,7 @@ def write_reports(records: Iterable[AnyRecord], folder: Path, artifacts: Path | 
     records = list(records)
     texts = {RECORDS: encode(records)} | {name: text.encode() for name, text in render(records).items()}
     try:
-        target = folder.resolve()  # a link to a folder stays, and its folder is replaced
+        target = _resolved(folder)  # a link to a folder stays, and its folder is replaced
         source = None if artifacts is None else _existing(artifacts)
         _refuse_foreign(target)
         _replace(target, texts, source)
@@ -59,8 +59,8 @@ def refuse_unwritable(folder: Path) -> None:
     Raises:
         UsageError: the folder is a file, is not a report, or a file cannot be made beside it.
     """
-    target = folder.resolve()
     try:
+        target = _resolved(folder)
         _refuse_foreign(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.").cleanup()
@@ -68,6 +68,13 @@ def refuse_unwritable(folder: Path) -> None:
         raise UsageError(
             f"cannot write the report {folder}: {error.strerror or error}; choose another folder with -o"
         ) from error
+
+
+def _resolved(folder: Path) -> Path:
+    try:
+        return folder.resolve()
+    except RuntimeError as error:  # a loop of links, before Python 3.13; since then an OSError
+        raise OSError(str(error)) from error
 
 
 def _refuse_foreign(target: Path) -> None:

@@ -67,9 +67,8 @@ class Runtime(Protocol):
         """As in reports and after `--runtime`."""
         ...
 
-    @property
-    def profile(self) -> str:
-        """The arithmetic it is declared to compute fp32 graphs in."""
+    def arithmetic(self, dtype: str) -> str:
+        """Return the profile that it is declared to compute a graph of this dtype in."""
         ...
 
     def availability(self) -> Availability:

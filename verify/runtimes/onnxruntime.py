@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from onnx_attest.export.artifact import Artifact
+from onnx_attest.verify.arithmetic import OF_DTYPE
 from onnx_attest.verify.runtimes.base import (
     Availability,
     Placement,
@@ -45,13 +46,18 @@ class OrtRuntime:
 
     Attributes:
         optimise: whether ORT's graph optimisations are on, as they are by default.
+        profiles: the arithmetic for each dtype of a graph.
     """
 
     name: str
     provider: str = _CPU
     provider_options: Mapping[str, str] = field(default_factory=dict)
     optimise: bool = True
-    profile: str = "fp32"
+    profiles: Mapping[str, str] = field(default_factory=lambda: OF_DTYPE)
+
+    def arithmetic(self, dtype: str) -> str:
+        """Return the declared profile; on a CPU, ORT computes most of a half-precision graph in fp32, with casts."""
+        return self.profiles[dtype]
 
     def availability(self) -> Availability:
         """Say whether the provider's library loads here, in the loader's words if it does not."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.export.artifact import Artifact
+from onnx_attest.verify.arithmetic import OF_DTYPE
 from onnx_attest.verify.runtimes.base import Availability, Placement, Session, Tensors, as_arrays
 
 
@@ -18,7 +19,10 @@ class ReferenceRuntime:
     """`onnx.reference.ReferenceEvaluator`, NumPy in the graph's own dtypes."""
 
     name: str = "onnx-reference"
-    profile: str = "fp32"
+
+    def arithmetic(self, dtype: str) -> str:
+        """Return the declared profile: NumPy rounds every operation and every sum to the short format."""
+        return {"float16": "fp16-acc", "bfloat16": "bf16-acc"}.get(dtype, OF_DTYPE[dtype])
 
     def availability(self) -> Availability:
         """Say that it works: onnx is a hard dependency."""
@@ -31,7 +35,11 @@ class ReferenceRuntime:
         import onnx
         from onnx.reference import ReferenceEvaluator
 
-        loaded = onnx.load(artifact.path) if model is None else onnx.load_model_from_string(model)
+        loaded = (
+            onnx.load(artifact.path, format="protobuf")
+            if model is None
+            else onnx.load_model_from_string(model)
+        )
         return ReferenceSession(ReferenceEvaluator(loaded))
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact
+from onnx_attest.verify.arithmetic import OF_DTYPE
 from onnx_attest.verify.runtimes.base import Availability, Placement, Session, Tensors, UnavailableError
 
 
@@ -18,7 +19,10 @@ class TorchRuntime:
     """The module in eager mode on the CPU."""
 
     name: str = "torch"
-    profile: str = "fp32"
+
+    def arithmetic(self, dtype: str) -> str:
+        """Return the declared profile."""
+        return OF_DTYPE[dtype]
 
     def availability(self) -> Availability:
         """Say whether torch can be imported."""

@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic
-from onnx_attest.verify.oracle.attention import attention, softmax
+from onnx_attest.verify.oracle.attention import attention, softmax, with_policy
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
@@ -29,21 +29,22 @@ _WEIGHTS_AFTER_SOFTMAX = 3
 def _softmax(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     a = required(inputs, 0)
     if node.opset < _SINCE_ONE_AXIS:
-        return [_softmax_of_block(a, node.get("axis", 1), arithmetic)]
+        return [_softmax_of_block(node, a, arithmetic)]
     axis = node.get("axis", -1) % a.value.ndim
     if axis == a.value.ndim - 1:
-        return [softmax(a, arithmetic)]
+        return [with_policy(softmax(a, arithmetic), node.empty_rows, arithmetic)]
     moved = softmax(_swapped(a, axis), arithmetic)
     return [_swapped(Bounded(moved.value, moved.error), axis)]
 
 
-def _softmax_of_block(a: Bounded, axis: int, arithmetic: Arithmetic) -> Bounded:
-    shape, axis = a.value.shape, axis % a.value.ndim
+def _softmax_of_block(node: Node, a: Bounded, arithmetic: Arithmetic) -> Bounded:
+    shape, axis = a.value.shape, node.get("axis", 1) % a.value.ndim
     rows = int(np.prod(shape[:axis], dtype=np.int64))
     error = None if a.error is None else np.broadcast_to(a.error, shape).reshape(rows, -1)
     flat = softmax(Bounded(a.value.reshape(rows, -1), error), arithmetic)
     if axis == a.value.ndim - 1:
-        return softmax(a, arithmetic)  # the same, with its facts in the graph's own shape
+        # the same, with its facts in the graph's own shape
+        return with_policy(softmax(a, arithmetic), node.empty_rows, arithmetic)
     return Bounded(flat.value.reshape(shape), flat.errors().reshape(shape))  # type: ignore[union-attr]
 
 
@@ -62,15 +63,15 @@ def _attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bound
     past = optional(inputs, 4)
     k, v = _after(past, k), _after(optional(inputs, 5), v)
     groups = q.value.shape[1] // k.value.shape[1]
+    scale = node.get("scale")
     allowed, bias = _mask(node, inputs, q, k, 0 if past is None else past.value.shape[2])
     output, weights = attention(
         q, _repeated(k, groups), _repeated(v, groups), arithmetic,
-        scale=node.get("scale") or q.value.shape[-1] ** -0.5, allowed=allowed, bias=bias,
-        softcap=node.get("softcap", 0.0),
+        scale=q.value.shape[-1] ** -0.5 if scale is None else scale, allowed=allowed, bias=bias,
+        softcap=node.get("softcap", 0.0), empty_rows="zero" if node.empty_rows == "unknown" else node.empty_rows,
     )  # fmt: skip
     merged = _merged(output) if three_axes else output
-    # The weights go along unasked, so that the softmax inside can be looked at.
-    return [Bounded(merged.value, merged.error, softmax=weights.softmax), k, v, weights]
+    return [Bounded(merged.value, merged.error, attended=output.attended), k, v, weights]
 
 
 def _refuse_what_is_missing(node: Node, inputs: Inputs) -> None:

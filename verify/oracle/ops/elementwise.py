@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 
@@ -43,7 +44,7 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Operator:
     def operator(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
         a, b = required(inputs, 0), required(inputs, 1)
         uncertain = np.asarray(a.errors() + b.errors())
-        if np.any((uncertain > 0) & (np.abs(a.value - b.value) <= uncertain)):
+        if uncertain.any() and np.any((uncertain > 0) & (np.abs(a.value - b.value) <= uncertain)):
             raise UnsupportedOperatorError("compares numbers that are equal within their rounding errors")
         return [Bounded(np.asarray(compare(a.value, b.value)))]
 
@@ -75,21 +76,35 @@ def _where(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
 def _cast(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     a = required(inputs, 0)
     target = onnx.helper.tensor_dtype_to_np_dtype(node.get("to"))
-    node.get("saturate")  # of eight-bit floats only, which are refused below
+    node.get("saturate")  # of eight-bit floats only, which are refused
     if not bounded.is_floating(target):
         return [_cast_to_integer(a, target)]
-    if not a.is_float:
-        return [Bounded(a.value.astype(np.float64))]
-    if np.dtype(target).itemsize < 4:
-        raise UnsupportedOperatorError(
-            f"Cast to {np.dtype(target).name}: its rounding is not in the bound yet"
-        )
-    return [a]
+    return [_cast_to_float(a, target)]
+
+
+def _cast_to_float(a: Bounded, target: Any) -> Bounded:
+    """Return the number rounded to the format: exactly so if it was exact, else with one more rounding.
+
+    A mask's -inf and the numbers beyond the format, which become infinite, stay what they are.
+    """
+    value = a.value.astype(np.float64)
+    with np.errstate(over="ignore"):
+        stored = value.astype(target).astype(np.float64)
+    if a.error is None:
+        return Bounded(stored)
+    error = np.broadcast_to(a.error, value.shape)
+    rounding = float(ml_dtypes.finfo(target).eps) / 2 * (np.abs(value) + error) + float(
+        ml_dtypes.finfo(target).smallest_subnormal
+    )
+    kept = np.where(np.isfinite(value), error + rounding, 0.0)
+    return Bounded(value, kept, a.magnitude, a.softmax)
 
 
 def _cast_to_integer(a: Bounded, target: Any) -> Bounded:
     if a.is_float and np.any(np.asarray(a.errors()) > 0):
         raise UnsupportedOperatorError(f"Cast of a rounded number to {np.dtype(target).name}")
+    if np.dtype(target).itemsize < 1 or np.dtype(target).kind not in "iub":
+        raise UnsupportedOperatorError(f"Cast to {np.dtype(target).name}")
     return Bounded(a.value.astype(target))
 
 

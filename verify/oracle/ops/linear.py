@@ -11,7 +11,7 @@ from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, integ
 
 def _matmul(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     a, b = required(inputs, 0), required(inputs, 1)
-    if a.softmax is not None and b.value.ndim >= 2:
+    if a.softmax is not None and min(a.value.ndim, b.value.ndim) >= 2:
         return [weighted_sum(a, b, arithmetic)]
     return [bounded.matmul(a, b, arithmetic)]
 
@@ -52,7 +52,9 @@ def _reduce_sum(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Boun
 
 def _reduce_max(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     a = required(inputs, 0)
-    return [bounded.largest(a, reduced_axes(node, inputs, a.value.ndim), keepdims=bool(node.get("keepdims", 1)))]
+    return [
+        bounded.largest(a, reduced_axes(node, inputs, a.value.ndim), keepdims=bool(node.get("keepdims", 1)))
+    ]
 
 
 OPERATORS: dict[str, Operator] = {

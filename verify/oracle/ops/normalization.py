@@ -51,7 +51,9 @@ def normalized(
     d = x.value - centre
     d_error = error + centre_error + u * (np.abs(d) + error + centre_error)
     spread = mean(d * d) + epsilon
-    spread_error = mean(2 * np.abs(d) * d_error + d_error**2) + slack * (mean(x.value**2) + centre**2) + u * spread
+    spread_error = (
+        mean(2 * np.abs(d) * d_error + d_error**2) + slack * (mean(x.value**2) + centre**2) + u * spread
+    )
     remaining = np.maximum(spread - spread_error, 0.0)
     with np.errstate(divide="ignore"):
         relative = 0.5 * spread_error / remaining + 4 * u

@@ -18,6 +18,7 @@ class UnsupportedOperatorError(Exception):
 class Node:
     """One node of a graph: its attributes as Python values and the opset of its domain.
 
+    `empty_rows` is the declared policy for softmax rows without any key, `unknown` where the operator decides.
     It remembers which attributes an operator asked for: one that nobody asked for changes the meaning of the node
     unseen, as the attributes of a later opset would.
     """
@@ -28,6 +29,7 @@ class Node:
     attributes: dict[str, Any]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    empty_rows: str = "unknown"
     asked: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def get(self, attribute: str, default: Any = None) -> Any:
