@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from onnx_attest.errors import UsageError
+from onnx_attest.errors import UnwritableError, UsageError
 from onnx_attest.models.contract import Contract
 
 MANIFEST_SUFFIX = ".manifest.json"
@@ -120,14 +120,14 @@ def write_artifact(model: bytes, manifest: Manifest, path: Path, module: Any = N
     """Write both files and return the artifact.
 
     Raises:
-        UsageError: the folder cannot be made or written, or the disk is full; what was there is as it was.
+        UnwritableError: the folder cannot be made or written, or the disk is full; what was there is as it was.
     """
     encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
     try:
         # The model goes last: a crash between the two leaves a manifest without a file, never the reverse.
         _write_whole({manifest_path(path): encoded, path: model})
     except OSError as error:
-        raise UsageError(
+        raise UnwritableError(
             f"cannot write {path}: {error.strerror or error}; make room, or choose another folder with -o"
         ) from error
     return Artifact(path, manifest.sha256, manifest, module)

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 Role = Literal["query", "key", "value", "tokens", "mask", "data", "weights", "output"]
-MaskKind = Literal["all", "causal", "padding", "holes", "empty-row"]
+MaskKind = Literal["all", "causal", "padding", "left-padding", "holes", "empty-row"]
 EmptyRows = Literal["nan", "zero", "mean", "never", "unknown"]
 
 
@@ -27,7 +27,10 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         dtype: `float` stands for the dtype the entry is exported in; else an ONNX name such as `bool`, `int64`.
         role: how the tensor is used. It decides what test data it gets: a `query` and a `key` are
             scaled to reach a wanted logit deviation, a `value` is not, and `tokens` feed all three.
-        masks: for role `mask`, the kinds that the module accepts; true (or nonzero) means "may attend".
+        masks: for role `mask`, the kinds that the module accepts. A boolean mask (..., queries, keys), or (batch, keys)
+            for all queries alike, is true where a key may be attended; a floating one is added to the scores, 0 where
+            it may and -inf where not.
+        inverted: a boolean mask is true where a key may *not* be attended, as torch's `key_padding_mask`.
     """
 
     name: str
@@ -35,6 +38,7 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str = "float"
     role: Role = "data"
     masks: tuple[MaskKind, ...] = ()
+    inverted: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no tensor has.

@@ -12,3 +12,7 @@ class UsageError(Exception):
     def __init__(self, message: str) -> None:
         # Third-party messages run over several lines; ours is one.
         super().__init__(" ".join(message.split()))
+
+
+class UnwritableError(UsageError):
+    """The place for the files cannot be written: no later step can go on, unlike after other bad input."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onnx_attest.models import CATALOGUE, Contract, TensorSpec
-from onnx_attest.verify.cases import LOGIT_STDS, OVERFLOW_STD, make_inputs, make_mask, plan_cases
+from onnx_attest.verify.cases import LOGIT_STDS, OVERFLOW_STD, allowed_by, make_inputs, make_mask, plan_cases
 from onnx_attest.verify.records import CaseRecord
 
 ENTRIES = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
@@ -17,18 +17,19 @@ def test_sizes_are_distinct_on_every_axis(entry):
     """K17: heads, length and width equal, a swapped axis passes. A length of 1 is the one edge that may collide."""
     fixed = {axis for spec in entry.contract.inputs for axis in spec.axes if isinstance(axis, int)}
     for case in plan_cases(entry.contract):
-        sizes = [*case.axes.values(), *fixed]
+        sizes = [size for size in (*case.axes.values(), *fixed) if size != 1]
         assert len(set(sizes)) == len(sizes), case.id
 
 
 @ENTRIES
 def test_the_edges_are_there(entry):
-    traced = entry.contract.traced["seq_len"]
-    lengths = {case.axes["seq_len"] for case in plan_cases(entry.contract)}
+    length = "seq_len" if "seq_len" in entry.contract.traced else "q_len"
+    traced = entry.contract.traced[length]
+    lengths = {case.axes[length] for case in plan_cases(entry.contract)}
     assert {1, traced - 1, traced, traced + 1} <= lengths
     assert any(length % 8 for length in lengths if length > 8)
     assert any(length % 32 for length in lengths if length > 32)
-    batches = {case.axes["batch"] for case in plan_cases(entry.contract) if case.axes["seq_len"] == traced}
+    batches = {case.axes["batch"] for case in plan_cases(entry.contract) if case.axes[length] == traced}
     assert len(batches) > 1  # batch varies alone, too
 
 
@@ -90,6 +91,46 @@ def test_mask_padding_hides_the_last_keys_of_each_sequence_from_all_queries():
     assert not hidden[..., 0].any()
 
 
+def test_mask_left_padding_hides_the_first_keys():
+    np.testing.assert_array_equal(mask("left-padding"), mask("padding")[..., ::-1])
+
+
+def test_mask_of_keys_alone_is_the_same_for_every_query():
+    np.testing.assert_array_equal(mask("padding", (3, 7)), mask("padding")[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "inverted", "allowed", "hidden"),
+    [("bool", False, True, False), ("bool", True, False, True), ("float", False, 0.0, -np.inf)],
+)
+def test_masks_are_written_as_the_contract_says_and_read_back(dtype, inverted, allowed, hidden):
+    spec = TensorSpec("mask", ("batch", "l", "s"), dtype, "mask", ("causal",), inverted)
+    contract = Contract((spec,), (TensorSpec("y", ("batch",)),), {"batch": 1, "l": 2, "s": 2})
+    made = make_inputs(contract, CaseRecord(name="c", axes=contract.traced, mask="causal"))["mask"]
+    assert made.tolist() == [[[allowed, hidden], [allowed, allowed]]]
+    np.testing.assert_array_equal(allowed_by(spec, made)[0], np.tril(np.ones((2, 2), bool)))
+
+
+def test_constant_tokens_are_the_same_at_every_position():
+    contract = CATALOGUE[1].contract
+    case = next(case for case in plan_cases(contract) if case.distribution == "constant")
+    X = make_inputs(contract, case)["X"]
+    np.testing.assert_array_equal(X, np.broadcast_to(X[:, :1], X.shape))
+
+
+def test_integers_are_small_whole_numbers():
+    contract = CATALOGUE[0].contract
+    case = next(case for case in plan_cases(contract) if case.distribution == "integers")
+    assert set(np.unique(make_inputs(contract, case)["V"])) <= set(range(-3, 4))
+
+
+def test_one_query_against_several_keys_where_there_are_two_lengths():
+    cross = next(entry for entry in CATALOGUE if entry.name == "cross")
+    case = next(case for case in plan_cases(cross.contract) if case.name == "one-query")
+    assert case.axes["q_len"] == 1
+    assert case.axes["kv_len"] > 1
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_mask_holes_empties_no_row(seed):
     holes = mask("holes", seed=seed)
@@ -124,9 +165,9 @@ def test_id_of_a_case_is_readable():
 
 def test_sizes_inside_the_modules_are_distinct_from_the_cases():
     """K17 again, for sizes that no signature shows: the number of heads and their width."""
-    from onnx_attest.models.catalogue import D_MODEL, HEADS
+    from onnx_attest.models.catalogue import D_EVEN, D_MODEL, D_WIDE, HEADS
 
-    inside = {HEADS, D_MODEL // HEADS}
+    inside = {HEADS, 2 * HEADS, D_MODEL // HEADS, D_EVEN // HEADS, D_WIDE // (2 * HEADS)}
     for entry in CATALOGUE:
         for case in plan_cases(entry.contract):
             assert inside.isdisjoint(case.axes.values()), case.id

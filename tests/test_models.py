@@ -26,14 +26,18 @@ def example(entry: Entry) -> tuple[torch.Tensor, ...]:
     return example_inputs(entry.contract, torch.float32)
 
 
+def size_of(axis: str | int, traced: dict[str, int]) -> int:
+    """Return the size of an output's axis; a name may be a sum, `past_len + seq_len`."""
+    return axis if isinstance(axis, int) else sum(traced[name] for name in axis.split(" + "))
+
+
 @ENTRIES
 def test_outputs_have_the_shapes_of_the_contract(entry):
     outputs = build_module(entry)(*example(entry))
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     assert len(outputs) == len(entry.contract.outputs)
     for spec, output in zip(entry.contract.outputs, outputs, strict=True):
-        sizes = tuple(axis if isinstance(axis, int) else entry.contract.traced[axis] for axis in spec.axes)
-        assert tuple(output.shape) == sizes
+        assert tuple(output.shape) == tuple(size_of(axis, entry.contract.traced) for axis in spec.axes)
 
 
 @ENTRIES
@@ -58,15 +62,26 @@ def test_modules_are_built_the_same_whatever_the_generator(entry):
 def test_empty_rows_follow_the_declared_policy(entry):
     if "empty-row" not in entry.contract.mask_kinds():
         pytest.skip("takes no mask that can empty a row")
-    module, inputs = build_module(entry), list(example(entry))
-    inputs[-1][:, 3] = 0
-    output = module(*inputs)
-    output = output[0] if isinstance(output, tuple) else output
-    if entry.contract.empty_rows == "nan":
-        assert output[:, 3].isnan().all()
-    else:
-        bias = module.output.bias if hasattr(module, "output") else torch.zeros(output.shape[-1])
-        torch.testing.assert_close(output[:, 3], bias.expand_as(output[:, 3]))
+    mask_spec = next(spec for spec in entry.contract.inputs if spec.role == "mask")
+    module = build_module(entry)
+    inputs = dict(zip((spec.name for spec in entry.contract.inputs), example(entry), strict=True))
+    inputs[mask_spec.name][..., 3, :] = float("-inf") if mask_spec.dtype == "float" else 0
+    weights = _weights_of(module, inputs)
+    expected = torch.nan if entry.contract.empty_rows == "nan" else 0.0
+    assert torch.equal(
+        weights[..., 3, :].nan_to_num(nan=9.0),
+        torch.full_like(weights[..., 3, :], expected).nan_to_num(nan=9.0),
+    )
+    assert weights[..., 2, :].sum(-1).isfinite().all()
+
+
+def _weights_of(module, inputs):
+    """Return the attention weights of a run: returned by the module, or seen inside its kernel."""
+    from onnx_attest.verify.runtimes.torch_weights import WeightsSeen
+
+    with torch.no_grad(), WeightsSeen() as seen:
+        output = module(*inputs.values())
+    return seen.weights[0] if seen.weights else output[1]
 
 
 def test_scaled_dot_product_is_the_formula():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +33,7 @@ _SIZES: tuple[tuple[str, int | None, int | str], ...] = (
     ("long", 1, 129),
     ("longest", 3, 257),
 )
+_ABOUT_LOGITS = ("logits", "overflow")
 _STUDIED_LENGTH, _STUDIED_BATCH = 37, 3
 """Masks and logit scales are varied at this size, so that only one thing changes at a time."""
 
@@ -55,7 +57,34 @@ def plan_cases(contract: Contract, *, seed: int = 0, attention: bool = True) -> 
     if attention:
         cases += [_case(contract, "logits", *studied, plain, value) for value in LOGIT_STDS]
         cases += [_case(contract, "overflow", *studied, plain, OVERFLOW_STD)]
+    # Unscaled: equal logits everywhere, and inputs whose products are exact.
+    cases += [
+        msgspec.structs.replace(_case(contract, name, *studied, plain, None), distribution=name)
+        for name in ("constant", "integers")
+    ]
+    if _lengths(contract) > 1:
+        cases += [_case(contract, "one-query", 2, "one-query", plain, std)]
     return [_seeded(case, seed) for case in cases]
+
+
+def without_unreachable(
+    cases: Sequence[CaseRecord], reachable: Mapping[float | None, bool]
+) -> list[CaseRecord]:
+    """Return the cases without those that are about a logit deviation which scaling the inputs does not reach.
+
+    The others keep their sizes and masks, with inputs as they come.
+    """
+    kept = []
+    for case in cases:
+        if reachable[case.logit_std]:
+            kept.append(case)
+        elif case.name not in _ABOUT_LOGITS:
+            kept.append(msgspec.structs.replace(case, logit_std=None))
+    return kept
+
+
+def _lengths(contract: Contract) -> int:
+    return sum(not _is_batch(axis) for axis in contract.symbolic_axes())
 
 
 def case_of_axes(
@@ -78,10 +107,7 @@ def _case(
 def _seeded(case: CaseRecord, seed: int) -> CaseRecord:
     key = f"{seed}/{case.id}".encode()
     hashed = int.from_bytes(hashlib.sha256(key).digest()[:4], "big")
-    return CaseRecord(
-        name=case.name, axes=case.axes, distribution=case.distribution, logit_std=case.logit_std, mask=case.mask,
-        seed=hashed,
-    )  # fmt: skip
+    return msgspec.structs.replace(case, seed=hashed)
 
 
 def _sizes(contract: Contract, batch: int | None, length: int | str) -> dict[str, int]:
@@ -103,6 +129,15 @@ def _wanted(
     contract: Contract, axis: str, offset: int, batch: int | None, length: int | str
 ) -> tuple[int, bool]:
     traced = contract.traced[axis]
+    if length == "one-query":  # the first length is that of the queries
+        first = next(name for name in contract.symbolic_axes() if not _is_batch(name))
+        return (
+            (1, True)
+            if axis == first
+            else (batch or traced, False)
+            if _is_batch(axis)
+            else (13 + 4 * offset, False)
+        )
     if _is_batch(axis):
         return (traced, True) if batch is None else (batch, batch == 1)
     if isinstance(length, str):  # "traced", "traced-1", "traced+1"
@@ -141,22 +176,46 @@ def _tensor(
 ) -> NDArray[Any]:
     shape = shape_of(spec, case.axes)
     if spec.role == "mask":
-        return make_mask(case.mask or "all", shape, rng).astype(np.dtype(spec.dtype))
+        return _mask_tensor(spec, make_mask(case.mask or "all", shape, rng), floating)
     if spec.dtype == "float":
         factor = gain if spec.role in ("query", "key", "tokens") else 1.0
-        return np.asarray(rng.standard_normal(shape) * factor, floating)
+        return np.asarray(_numbers(case.distribution, shape, rng) * factor, floating)
     if spec.dtype == "bool":
         return rng.random(shape) < 0.5
     return rng.integers(0, 2, shape).astype(np.dtype(spec.dtype))
+
+
+def _numbers(distribution: str, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
+    """Return numbers of a distribution: `gauss`; `integers`, small ones; `constant`, the same vector at every position."""
+    if distribution == "integers":
+        return rng.integers(-3, 4, shape).astype(np.float64)
+    if distribution == "constant" and len(shape) > 1:
+        one = rng.standard_normal((*shape[:-2], 1, shape[-1]))
+        return np.broadcast_to(one, shape).copy()
+    return rng.standard_normal(shape)
+
+
+def _mask_tensor(spec: TensorSpec, allowed: NDArray[np.bool_], floating: np.dtype[Any]) -> NDArray[Any]:
+    if spec.dtype == "float":
+        return np.where(allowed, 0.0, -np.inf).astype(floating)
+    return np.asarray(allowed != spec.inverted).astype(np.dtype(spec.dtype))
+
+
+def allowed_by(spec: TensorSpec, mask: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which keys a mask lets be attended, (..., queries, keys): the inverse of how it was made."""
+    allowed = mask.astype(np.float64) == 0 if spec.dtype == "float" else mask.astype(bool) != spec.inverted
+    return np.asarray(allowed[:, None, :] if mask.ndim == 2 else allowed)
 
 
 def make_mask(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.bool_]:
     """Return a mask (..., queries, keys), true where a key may be attended.
 
     `all` hides nothing; `causal` hides the future (top-left aligned); `padding` hides the last keys of each sequence,
-    a different number in each; `holes` hides a random third, never a whole row; `empty-row` is `holes` with one row
+    a different number in each, `left-padding` the first ones; `holes` hides a random third, never a whole row; `empty-row` is `holes` with one row
     of each sequence hidden whole.
     """
+    if len(shape) == 2:  # (batch, keys): one row for all queries
+        return np.asarray(make_mask(kind, (shape[0], 1, shape[1]), rng)[:, 0])
     *_, queries, keys = shape
     if kind == "all":
         return np.ones(shape, bool)
@@ -164,6 +223,8 @@ def make_mask(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> ND
         return np.broadcast_to(np.tril(np.ones((queries, keys), bool)), shape).copy()
     if kind == "padding":
         return _padding(shape)
+    if kind == "left-padding":
+        return np.asarray(_padding(shape)[..., ::-1].copy())
     mask = rng.random(shape) > 1 / 3
     # Each row keeps the key on its diagonal, so that none is empty by chance.
     rows = np.arange(queries)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import Arithmetic, profile
 from onnx_attest.verify.asked_got import compare_asked_and_got
-from onnx_attest.verify.cases import case_of_axes, plan_cases
+from onnx_attest.verify.cases import case_of_axes, plan_cases, without_unreachable
 from onnx_attest.verify.cell import Cell, Identity, Stage, Subject, absent_cell, describe, run_cell
 from onnx_attest.verify.excuse import excuse, excuse_softmax
 from onnx_attest.verify.expected import Expected
@@ -102,6 +102,7 @@ class _Verification:
         self._cells: list[Cell] = []
         self._softmax: list[SoftmaxSeen] = []
         self._looks: dict[str, Look] = {}
+        self._unreached: list[float] = []
 
     def records(self) -> Iterator[AnyRecord]:
         stages = [self._open(runtime) for runtime in self._plan.runtimes]
@@ -118,6 +119,11 @@ class _Verification:
         yield from (cell.record for cell in cells)
         yield from (record for record, _ in softmax)
         yield from finding_records(self._subject, cells, softmax)
+        if self._unreached:
+            stds = ", ".join(f"{std:g}" for std in self._unreached)
+            yield finding_record(
+                self._subject, finding("OA805", f"logit deviations of {stds} were not reached")
+            )
 
     def _elsewhere(self, stages: Sequence[Stage]) -> Iterator[AnyRecord]:
         for stage in stages:
@@ -144,7 +150,12 @@ class _Verification:
         attention = self._subject.expected.has_attention()
         if plan.axes is not None:
             return case_of_axes(contract, plan.axes, seed=plan.seed, attention=attention)
-        return plan_cases(contract, seed=plan.seed, attention=attention)
+        planned = plan_cases(contract, seed=plan.seed, attention=attention)
+        reachable = {
+            std: std is None or self._subject.expected.reaches(std) for std in {c.logit_std for c in planned}
+        }
+        self._unreached = sorted(std for std, reached in reachable.items() if std is not None and not reached)
+        return without_unreachable(planned, reachable)
 
     def _run_case(self, case: CaseRecord, stages: Sequence[Stage]) -> None:
         given = self._plan.inputs

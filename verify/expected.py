@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 
 from onnx_attest.errors import UsageError
-from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
+from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES, Arithmetic
 from onnx_attest.verify.cases import make_inputs, shape_of
 from onnx_attest.verify.footprint import refuse_beyond_memory
 from onnx_attest.verify.oracle.graph import Evaluation, GraphOracle
@@ -19,10 +19,10 @@ from onnx_attest.verify.records import CaseRecord
 from onnx_attest.verify.runtimes.base import Tensors
 from onnx_attest.verify.signature import Signature
 
-_CALIBRATION_ROUNDS = 4
+_CALIBRATION_ROUNDS = 8
+_CALIBRATED = 0.02  # closer than the deviation of a few hundred logits is known
 _GAIN_DIGITS = 3
 _SINGLE = 4  # bytes of a float32: the bound of the narrowest profile holds from there on
-_VALUES_ONLY = PROFILES["fp64"]  # the deviation of the logits is a matter of values, whatever the bounds
 
 
 class Expected:
@@ -39,7 +39,7 @@ class Expected:
         self.source = "specification" if self._contract.specification else "graph"
         self._oracle = _oracle(signature)
         self.reason = _reason(self._oracle, signature)
-        self._gains: dict[float | None, float] = {None: 1.0}
+        self._gains: dict[float | None, float | None] = {None: 1.0}
 
     def evaluate(self, inputs: Mapping[str, NDArray[Any]], arithmetic: Arithmetic) -> Evaluation:
         """Return the outputs with their bounds.
@@ -57,20 +57,26 @@ class Expected:
 
     def inputs(self, case: CaseRecord) -> Tensors:
         """Return the inputs of a case, scaled so that the logits have the case's deviation."""
-        return self._make(case, self._gain(case.logit_std))
+        gain = self._gain(case.logit_std)
+        assert gain is not None, f"{case.id}: the deviation cannot be reached"
+        return self._make(case, gain)
 
     def has_attention(self) -> bool:
         """Whether the oracle recognises an attention, so that there are logits to scale."""
         return not self.reason and self._logit_std(1.0) is not None
 
-    def _gain(self, logit_std: float | None) -> float:
+    def reaches(self, logit_std: float) -> bool:
+        """Whether scaling the inputs gives the logits this deviation; behind a normalisation it does not."""
+        return self._gain(logit_std) is not None
+
+    def _gain(self, logit_std: float | None) -> float | None:
         if logit_std not in self._gains:
             assert logit_std is not None
             self._gains[logit_std] = self._calibrate(logit_std)
         return self._gains[logit_std]
 
-    def _calibrate(self, logit_std: float) -> float:
-        """Return the factor on the inputs that gives the logits this deviation.
+    def _calibrate(self, logit_std: float) -> float | None:
+        """Return the factor on the inputs that gives the logits this deviation, None if there is none.
 
         Logits are quadratic in the factor but for biases, so a few rounds of correcting by the square root settle.
         Rounded, so that variants of one module get the same inputs although their graphs round differently.
@@ -79,16 +85,19 @@ class Expected:
         for _ in range(_CALIBRATION_ROUNDS):
             seen = self._logit_std(gain)
             if not seen or not np.isfinite(seen):
-                return 1.0
+                return None
+            if abs(seen / logit_std - 1) < _CALIBRATED:
+                return float(f"{gain:.{_GAIN_DIGITS}g}")
             gain *= (logit_std / seen) ** 0.5
-        return float(f"{gain:.{_GAIN_DIGITS}g}")
+        return None
 
     def _logit_std(self, gain: float) -> float | None:
         sizes = {axis: size + 16 for axis, size in self._contract.traced.items()}
         plain = "all" if "all" in self._contract.mask_kinds() else None
         case = CaseRecord(name="calibration", axes=sizes, mask=plain)
         try:
-            return self.evaluate(self._make(case, gain), _VALUES_ONLY).logit_std
+            arithmetic = PROFILES[OF_DTYPE[self._signature.floating.name]]
+            return self.evaluate(self._make(case, gain), arithmetic).logit_std
         except UnsupportedOperatorError:
             return None
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onnx_attest.errors import UsageError
+from onnx_attest.errors import UnwritableError, UsageError
 from onnx_attest.export.api import ExportFailure, export_entry
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.models.entry import Entry
@@ -98,6 +98,8 @@ def _export_all(job: Job, folder: Path, records: list[AnyRecord]) -> Iterator[Ar
                     yield result
                 else:
                     records += failed_export(result)
+        except UnwritableError:
+            raise
         except UsageError as error:  # one model that cannot be built is not the end of the run
             failure = ExportFailure(entry.name, "all", 0, "float32", str(error))
             records += failed_export(failure)

@@ -43,7 +43,8 @@ class CaseRecord(msgspec.Struct, frozen=True, kw_only=True):
         sizes = ",".join(f"{axis}={size}" for axis, size in self.axes.items())
         std = "" if self.logit_std is None else f",logit_std={self.logit_std:g}"
         mask = "" if self.mask is None else f",mask={self.mask}"
-        return f"{self.name}[{sizes}{mask}{std}]"
+        other = "" if self.distribution == "gauss" else f",{self.distribution}"
+        return f"{self.name}[{sizes}{mask}{std}{other}]"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):

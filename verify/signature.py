@@ -47,11 +47,29 @@ def read_signature(artifact: Artifact) -> Signature:
     got = observe(model)
     dtypes = dtypes_of((*model.graph.input, *model.graph.output))
     kinds = {name: _kind(name, dtypes.get(name)) for name in (*got.inputs, *got.outputs)}
-    contract = artifact.manifest.contract if artifact.manifest else None
-    # A manifest of another file (OA801), or of a file that lost an input (OA104), says nothing of what to feed.
-    if contract is None or not _fits(contract, got, kinds):
-        contract = _guess_contract(artifact.path, got, kinds)
-    return Signature(model, got, contract, dtypes)
+    return Signature(model, got, _contract(artifact, got, kinds), dtypes)
+
+
+def _contract(artifact: Artifact, got: Got, kinds: dict[str, str]) -> Contract:
+    """Return the manifest's contract, or a guess.
+
+    A manifest of another file (OA801), or of a file that lost an input or an axis (OA104), does not say what to feed.
+    """
+    manifest = artifact.manifest
+    if manifest is None or not _fits(manifest.contract, got, kinds):
+        if manifest is not None and manifest.sha256 == artifact.sha256:
+            _refuse_other_dtypes(artifact.path, manifest.contract, kinds)
+        return _guess_contract(artifact.path, got, kinds)
+    return manifest.contract
+
+
+def _refuse_other_dtypes(path: Path, contract: Contract, kinds: dict[str, str]) -> None:
+    for spec in contract.inputs:
+        if _family(spec.dtype) != kinds.get(spec.name, _family(spec.dtype)):
+            raise UsageError(
+                f"the contract says that {spec.name} is {spec.dtype}, {path} takes {kinds[spec.name]}; "
+                "give the module that the file was exported from, or export it again"
+            )
 
 
 def _fits(contract: Contract, got: Got, kinds: dict[str, str]) -> bool:

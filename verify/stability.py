@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from onnx_attest.models.contract import Contract, TensorSpec
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.blame import MODULE
+from onnx_attest.verify.cases import allowed_by
 from onnx_attest.verify.cell import Stage, Subject, describe
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.oracle.graph import AttentionSeen, Evaluation
@@ -154,9 +155,9 @@ def poisoned(
     out of the comparison.
     """
     mask_spec = next((spec for spec in contract.inputs if spec.role == "mask"), None)
-    if mask_spec is None or case.mask != "padding":
+    if mask_spec is None or case.mask not in ("padding", "left-padding"):
         return ""
-    hidden = np.asarray(~inputs[mask_spec.name].astype(bool).any(-2))  # (batch, keys)
+    hidden = np.asarray(~allowed_by(mask_spec, inputs[mask_spec.name]).any(-2))  # (batch, keys)
     poison = {spec.name: _poison(spec, inputs[spec.name], hidden) for spec in contract.inputs}
     if not any(array is not inputs[name] for name, array in poison.items()):
         return ""

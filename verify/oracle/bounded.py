@@ -54,7 +54,10 @@ class Bounded:
 def exact(value: Any) -> Bounded:
     """Return a value without error; floats of any width become float64."""
     array = np.asarray(value)
-    return Bounded(array.astype(np.float64) if is_floating(array.dtype) else array)
+    with np.errstate(
+        invalid="ignore"
+    ):  # a signalling NaN, in a damaged file for example, is a NaN like any other
+        return Bounded(array.astype(np.float64) if is_floating(array.dtype) else array)
 
 
 def is_floating(dtype: Any) -> bool:

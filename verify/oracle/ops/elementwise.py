@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,20 @@ def _logical(function: Callable[..., Any]) -> Operator:
     return lambda node, inputs, arithmetic: [
         Bounded(np.asarray(function(*(value.value for value in inputs if value is not None))))
     ]
+
+
+def _extreme(choose: Callable[[Any, Any], Any]) -> Operator:
+    """Return Max or Min of any number of inputs: off by no more than the worst of them."""
+
+    def operator(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+        parts = [required(inputs, index) for index in range(len(inputs))]
+        value = functools.reduce(choose, (part.value for part in parts))
+        errors = [np.asarray(part.errors()) for part in parts]
+        if not any(error.any() for error in errors):
+            return [Bounded(value)]
+        return [Bounded(value, np.broadcast_to(functools.reduce(np.maximum, errors), value.shape))]
+
+    return operator
 
 
 def _is_nan(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
@@ -126,6 +141,8 @@ OPERATORS: dict[str, Operator] = {
     "Or": _logical(np.logical_or),
     "Not": _logical(np.logical_not),
     "IsNaN": _is_nan,
+    "Max": _extreme(np.maximum),
+    "Min": _extreme(np.minimum),
     "Where": _where,
     "Cast": _cast,
 }

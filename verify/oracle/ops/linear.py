@@ -20,12 +20,13 @@ def _gemm(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     a = _transposed(required(inputs, 0), transpose=bool(node.get("transA", 0)))
     b = _transposed(required(inputs, 1), transpose=bool(node.get("transB", 0)))
     product = bounded.matmul(a, b, arithmetic)
-    if (alpha := node.get("alpha", 1.0)) != 1.0:
+    alpha, beta = node.get("alpha", 1.0), node.get("beta", 1.0)
+    if alpha != 1.0:
         product = bounded.multiply(product, exact([alpha]), arithmetic)
     c = optional(inputs, 2)
     if c is None:
         return [product]
-    if (beta := node.get("beta", 1.0)) != 1.0:
+    if beta != 1.0:
         c = bounded.multiply(c, exact([beta]), arithmetic)
     return [bounded.add(product, c, arithmetic)]
 
@@ -39,7 +40,7 @@ def _transposed(a: Bounded, *, transpose: bool) -> Bounded:
 def reduced_axes(node: Node, inputs: Inputs, rank: int) -> tuple[int, ...]:
     """Return the axes to reduce: an attribute before opset 13 (sum) or 18 (max), an input since; all by default."""
     given = integers(inputs, 1) if optional(inputs, 1) is not None else node.get("axes", ())
-    if not given and node.get("noop_with_empty_axes", 0):
+    if node.get("noop_with_empty_axes", 0) and not given:
         return ()
     return tuple(axis % rank for axis in given) or tuple(range(rank))
 

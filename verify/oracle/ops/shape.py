@@ -145,10 +145,11 @@ def _constant_of_shape(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> li
 
 
 def _range(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-    start, limit, delta = (required(inputs, index) for index in range(3))
-    if start.is_float:
-        raise UnsupportedOperatorError("Range of floats: its length depends on rounding")
-    return [Bounded(np.arange(int(start.value), int(limit.value), int(delta.value), dtype=start.value.dtype))]
+    """Range of whole numbers, whatever their dtype; of others, rounding decides how many there are."""
+    ends = [required(inputs, index).value.reshape(()) for index in range(3)]
+    if any(required(inputs, index).error is not None for index in range(3)) or any(end % 1 for end in ends):
+        raise UnsupportedOperatorError("Range of fractions: its length depends on rounding")
+    return [Bounded(np.arange(*(int(end) for end in ends)).astype(ends[0].dtype))]
 
 
 OPERATORS: dict[str, Operator] = {
