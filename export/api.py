@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OPSETS: dict[str, tuple[int, ...]] = {"decomposed": (18,), "attention": (23, 24)}
 """The opsets of each variant: 18 is the lowest that torch's exporter writes, 23 and 24 have Attention."""
 
-DTYPES = {"float32": "fp32"}
+DTYPES = {"float32": "fp32", "float16": "fp16-unfused", "bfloat16": "bf16-unfused"}
 """The floating dtypes of a graph, and the arithmetic that a runtime is declared to compute it in."""
 
 
@@ -111,6 +111,7 @@ def export_entry(
     module = build_module(entry)
     import torch  # after build_module, which says it if there is none
 
+    module = module.to(getattr(torch, dtype))
     examples = example_inputs(entry.contract, getattr(torch, dtype))
     refuse_unsteady(module, examples, entry.name)
     source = _Source(entry.name, module, entry.contract, dtype, entry.reference or entry.name, examples)
@@ -160,7 +161,11 @@ class _Source:
             reason = f"the export at opset {got.opset} came out {form}: {_WHY_NOT[variant]}"
             return ExportFailure(self.name, variant, opset, self.dtype, reason, skipped=True)
         # Named by the opset that came out: a file called 13 that holds 18 would be the second lie.
-        return self.write(model, got, form, opset, folder / f"{self.name}-{form}-{got.opset}.onnx")
+        return self.write(model, got, form, opset, folder / f"{self.stem(form)}-{got.opset}.onnx")
+
+    def stem(self, form: str) -> str:
+        """Return the name of a file but for its opset; the usual dtype goes without saying."""
+        return f"{self.name}-{form}" if self.dtype == "float32" else f"{self.name}-{self.dtype}-{form}"
 
     def lower(self, program: Any, opset: int) -> tuple[bytes, Got]:
         model = strip_metadata(lower(program, self.examples, self.contract, opset))

@@ -15,7 +15,6 @@ from onnx_attest.export.artifact import Artifact
 from onnx_attest.models import CATALOGUE
 from onnx_attest.verify.cli import main
 
-
 CHAPTER = ("sdpa", "self-attention", "mha", "causal", "sdpa-naive", "sdpa-unscaled")
 """The models that the fast tests export; all others are swept by tests/test_catalogue.py, which is slow."""
 

@@ -77,7 +77,9 @@ PROFILES: dict[str, Arithmetic] = {
         # graph in fp32 with casts, and those that keep some values longer.
         _short("fp16-unfused", _U32, 2 * _U32, _U16),
         _short("bf16-unfused", _U32, 2 * _U32, _UB16),
-        # Every operation and every sum in the short format, as NumPy does it.
+        # Every operation rounds to the short format, sums are kept in fp32: NumPy in float16.
+        _short("fp16-steps", _U16, 2 * _U32, _U16),
+        # Every operation and every sum in the short format: NumPy in bfloat16, whose sums stall.
         _short("fp16-acc", _U16, _U16, _U16),
         _short("bf16-acc", _UB16, _UB16, _UB16),
     )

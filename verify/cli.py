@@ -6,6 +6,7 @@ What a command needs is imported inside it, so that `--help` answers at once and
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,6 +72,10 @@ def run(
         list[str] | None, typer.Option("--model", help="A model (repeatable); all by default.")
     ] = None,
     variant: Annotated[list[str] | None, typer.Option("--variant", help="A variant (repeatable).")] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option("--dtype", help="A dtype of the graphs (repeatable); float32 by default."),
+    ] = None,
     runtime: Runtimes = None,
     require: Require = None,
     known: KnownFile = None,
@@ -81,14 +86,25 @@ def run(
     json: Json = False,
 ) -> None:
     """Export, verify and time the catalogue; write reports."""
+    from onnx_attest.export.api import DTYPES, OPSETS
     from onnx_attest.models import catalogue, resolve
     from onnx_attest.verify.job import Job, run_job
 
-    _refuse_unknown_variants(variant)
+    _refuse_unknown("variant", variant, OPSETS)
+    _refuse_unknown("dtype", dtype, DTYPES)
     plan = _plan(runtime, require, known, seed, threads, fail_fast)
     with console.progress() as step:
         entries = [resolve(name) for name in model] if model else list(catalogue().values())
-        job = Job(entries, plan, output, tuple(variant or ()), tuple(require or ()), latency, step)
+        job = Job(
+            entries,
+            plan,
+            output,
+            tuple(variant or ()),
+            tuple(dtype or ("float32",)),
+            tuple(require or ()),
+            latency,
+            step,
+        )
         records = run_job(job)
     _finish(records, json, f"The reports are in {output}.")
 
@@ -271,12 +287,10 @@ def _entry(reference: str | None) -> Entry | None:
     return resolve(reference)
 
 
-def _refuse_unknown_variants(variants: list[str] | None) -> None:
-    from onnx_attest.export.api import OPSETS
-
-    unknown = [variant for variant in variants or () if variant not in OPSETS]
+def _refuse_unknown(kind: str, given: list[str] | None, known: Iterable[str]) -> None:
+    unknown = [name for name in given or () if name not in known]
     if unknown:
-        raise UsageError(f"unknown variant {', '.join(unknown)}; there are {', '.join(OPSETS)}")
+        raise UsageError(f"unknown {kind} {', '.join(unknown)}; there are {', '.join(known)}")
 
 
 def _list_models(json: bool) -> None:

@@ -22,7 +22,6 @@ from onnx_attest.verify.signature import Signature
 _CALIBRATION_ROUNDS = 8
 _CALIBRATED = 0.02  # closer than the deviation of a few hundred logits is known
 _GAIN_DIGITS = 3
-_SINGLE = 4  # bytes of a float32: the bound of the narrowest profile holds from there on
 
 
 class Expected:
@@ -142,7 +141,5 @@ def _parse(specification: str) -> onnx.ModelProto:
 
 
 def _reason(oracle: GraphOracle, signature: Signature) -> str:
-    if signature.floating.itemsize < _SINGLE:
-        return f"there is no arithmetic profile for {signature.floating.name} graphs yet"
     missing = oracle.unsupported()
     return f"the oracle does not have the operator {', '.join(missing)}" if missing else ""

@@ -49,9 +49,9 @@ def largest_tensor(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]
     given = max((math.prod(shape) for shape in shapes.values()), default=0)
     if given > 2**40:  # beyond any machine, and the sizes may be beyond what a file can say
         return given
-    inferred = _inferred(model, shapes)
+    inferred = {**shapes, **_inferred(model, shapes)}  # inputs too: an Attention may take them as they are
     inside = (_scores(node, inferred) for node in model.graph.node if node.op_type == "Attention")
-    return max((given, *(math.prod(shape) for shape in inferred.values()), *inside))
+    return max((*(math.prod(shape) for shape in inferred.values()), *inside), default=0)
 
 
 def _inferred(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
@@ -94,8 +94,10 @@ def _known(values: list[onnx.ValueInfoProto]) -> Iterator[tuple[str, tuple[int, 
 
 def _scores(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
     """Return the size of the scores inside an Attention, (batch, heads, queries, keys), 0 if it is not known."""
-    q, k = shapes.get(node.input[0]), shapes.get(node.input[1])
-    if q is None or k is None:
+    q, k = (shapes.get(name, ()) for name in [*node.input, "", ""][:2])
+    if len(q) not in (3, 4) or len(k) != len(
+        q
+    ):  # another operator of that name, or one that no runtime takes
         return 0
     heads = next((attribute.i for attribute in node.attribute if attribute.name == "q_num_heads"), 1)
     return q[0] * (q[1] if len(q) == 4 else heads) * q[-2] * k[-2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import tempfile
@@ -36,6 +37,7 @@ class Job:
     Attributes:
         entries: the models.
         variants: of each model; all that it has if none is named.
+        dtypes: of the graphs; only float32 is timed.
         required: runtimes without which nothing is proven.
         folder: of the reports.
         latency: whether to time what was verified.
@@ -46,6 +48,7 @@ class Job:
     plan: Plan
     folder: Path
     variants: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ("float32",)
     required: tuple[str, ...] = ()
     latency: bool = True
     on_step: Callable[[str], None] = field(default=lambda step: None)
@@ -87,13 +90,13 @@ def _scratch(folder: Path) -> Path:
 
 
 def _export_all(job: Job, folder: Path, records: list[AnyRecord]) -> Iterator[Artifact]:
-    for entry in job.entries:
+    for entry, dtype in itertools.product(job.entries, job.dtypes):
         variants = tuple(variant for variant in job.variants if variant in entry.variants)
         if job.variants and not variants:
             continue
-        job.on_step(f"export {entry.name}")
+        job.on_step(f"export {entry.name} {dtype}")
         try:
-            for result in export_entry(entry, folder, variants=variants):
+            for result in export_entry(entry, folder, variants=variants, dtype=dtype):
                 if isinstance(result, Artifact):
                     yield result
                 else:
@@ -101,7 +104,7 @@ def _export_all(job: Job, folder: Path, records: list[AnyRecord]) -> Iterator[Ar
         except UnwritableError:
             raise
         except UsageError as error:  # one model that cannot be built is not the end of the run
-            failure = ExportFailure(entry.name, "all", 0, "float32", str(error))
+            failure = ExportFailure(entry.name, "all", 0, dtype, str(error))
             records += failed_export(failure)
 
 
@@ -130,7 +133,8 @@ def failed_export(failure: ExportFailure) -> list[AnyRecord]:
 
 def _time_all(job: Job, artifacts: Sequence[Artifact]) -> Iterator[LatencyRecord]:
     """Yield the timings: one runtime after another, never two at a time."""
-    jobs = [item for artifact in artifacts for item in latency_jobs(artifact, job.plan.seed)]
+    timed = [artifact for artifact in artifacts if artifact.manifest and artifact.manifest.dtype == "float32"]
+    jobs = [item for artifact in timed for item in latency_jobs(artifact, job.plan.seed)]
     for runtime in job.plan.runtimes:
         job.on_step(f"time {runtime.name}")
         yield from measure(runtime.name, jobs, threads=threads(job.plan))
@@ -141,7 +145,7 @@ def latency_jobs(artifact: Artifact, seed: int) -> list[LatencyJob]:
     signature = read_signature(artifact)
     expected = Expected(signature)
     contract = signature.contract
-    std = LATENCY_STD if expected.has_attention() else None
+    std = LATENCY_STD if expected.has_attention() and expected.reaches(LATENCY_STD) else None
     mask = "all" if "all" in contract.mask_kinds() else None
     jobs = []
     for length in LATENCY_LENGTHS:

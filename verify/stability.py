@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.models.contract import Contract, TensorSpec
-from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.arithmetic import Arithmetic, largest_of
 from onnx_attest.verify.blame import MODULE
 from onnx_attest.verify.cases import allowed_by
 from onnx_attest.verify.cell import Stage, Subject, describe
@@ -20,8 +20,15 @@ from onnx_attest.verify.records import CaseRecord, StabilityRecord, Verdict, fin
 from onnx_attest.verify.runtimes.base import Session, Tensors
 from onnx_attest.verify.softmax import Stability, find, measure
 
-KEY_POISON, VALUE_POISON = 1e30, 3e38
-"""Finite, and large enough that any weight on them shows. Larger keys overflow to NaN on a correct graph."""
+
+def poison_of(role: str, dtype: np.dtype[Any]) -> float | None:
+    """Return what stands behind a mask in a poisoned run, None for an input that the mask does not hide.
+
+    Finite, and large enough that any weight on it shows: values near the largest number; keys, and tokens that become
+    both, at its square root, since a product with a query must not overflow on a correct graph.
+    """
+    largest = largest_of(dtype)
+    return {"key": largest**0.5, "tokens": largest**0.5, "value": 0.9 * largest}.get(role)
 
 
 SoftmaxSeen = tuple[StabilityRecord, list[Finding]]
@@ -169,11 +176,11 @@ def poisoned(
 
 
 def _poison(spec: TensorSpec, array: NDArray[Any], hidden: NDArray[np.bool_]) -> NDArray[Any]:
-    values = {"key": KEY_POISON, "tokens": KEY_POISON, "value": VALUE_POISON}
-    if spec.role not in values or array.shape[:2] != hidden.shape:
+    poison = poison_of(spec.role, array.dtype) if spec.role in ("key", "tokens", "value") else None
+    if poison is None or array.shape[:2] != hidden.shape:
         return array
     copy = array.copy()
-    copy[hidden] = np.asarray(values[spec.role], array.dtype)
+    copy[hidden] = np.asarray(poison, array.dtype)
     return copy
 
 

@@ -83,12 +83,15 @@ class OrtRuntime:
         available = self.availability()
         if not available.usable:
             raise UnavailableError(available.reason)
-        session = onnxruntime.InferenceSession(
-            str(artifact.path) if model is None else model,
-            self._options(threads),
-            providers=[(self.provider, dict(self.provider_options))],
-            enable_fallback=0,  # else a run that fails on CUDA is repeated on the CPU, with a print
-        )
+        try:
+            session = onnxruntime.InferenceSession(
+                str(artifact.path) if model is None else model,
+                self._options(threads),
+                providers=[(self.provider, dict(self.provider_options))],
+                enable_fallback=0,  # else a run that fails on CUDA is repeated on the CPU, with a print
+            )
+        except _not_implemented() as error:  # no kernel for an operator or a dtype: its own refusal
+            raise UnavailableError(" ".join(str(error).split())) from error
         placement = _placement(session, self.provider)
         _refuse_fallback(placement, self.provider)
         return OrtSession(session, placement, device="cuda" if self.provider == _CUDA else "cpu")
@@ -138,6 +141,12 @@ class OrtSession:
                 f"outputs came back on {', '.join(sorted(devices))}, not on {self._device}"
             )
         return as_arrays(self._outputs, [value.numpy() for value in values])
+
+
+def _not_implemented() -> type[Exception]:
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Refusal
+
+    return Refusal  # type: ignore[no-any-return]
 
 
 def _placement(session: ort.InferenceSession, requested: str) -> Placement:

@@ -21,8 +21,8 @@ class ReferenceRuntime:
     name: str = "onnx-reference"
 
     def arithmetic(self, dtype: str) -> str:
-        """Return the declared profile: NumPy rounds every operation and every sum to the short format."""
-        return {"float16": "fp16-acc", "bfloat16": "bf16-acc"}.get(dtype, OF_DTYPE[dtype])
+        """Return the declared profile: NumPy rounds every operation to the short format, in bfloat16 every sum too."""
+        return {"float16": "fp16-steps", "bfloat16": "bf16-acc"}.get(dtype, OF_DTYPE[dtype])
 
     def availability(self) -> Availability:
         """Say that it works: onnx is a hard dependency."""

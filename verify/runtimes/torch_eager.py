@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.errors import UsageError
@@ -64,9 +65,9 @@ class TorchSession:
         import torch
 
         with torch.inference_mode():
-            result = self._module(*(torch.from_numpy(inputs[name]) for name in self._inputs))
+            result = self._module(*(_to_torch(inputs[name]) for name in self._inputs))
         values = result if isinstance(result, tuple | list) else (result,)
-        return {name: value.numpy() for name, value in zip(self._outputs, values, strict=True)}
+        return {name: _to_numpy(value) for name, value in zip(self._outputs, values, strict=True)}
 
     def attention_weights(self, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Return the weights of each scaled_dot_product_attention that a run calls, in order.
@@ -77,7 +78,26 @@ class TorchSession:
 
         with WeightsSeen() as seen:
             self.run(inputs)
-        return [weights.numpy() for weights in seen.weights]
+        return [_to_numpy(weights) for weights in seen.weights]
+
+
+def _to_torch(array: NDArray[Any]) -> Any:
+    """Return the array as a tensor; NumPy has no bfloat16 of its own, torch knows none but its own."""
+    import torch
+
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _to_numpy(tensor: Any) -> NDArray[Any]:
+    import torch
+
+    if tensor.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return np.asarray(tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16))
+    return np.asarray(tensor.numpy())
 
 
 def _module_of(artifact: Artifact) -> Any:
@@ -88,10 +108,12 @@ def _module_of(artifact: Artifact) -> Any:
         return artifact.module
     if manifest.module is None:
         raise UnavailableError("the manifest names no module; pass it with --against or verify(against=...)")
+    import torch
+
     from onnx_attest.models.entry import build_module, parameters_digest, resolve
 
     try:
-        module = build_module(resolve(manifest.module))
+        module = build_module(resolve(manifest.module)).to(getattr(torch, manifest.dtype))
     except UsageError as error:
         raise UnavailableError(f"its module cannot be built: {error}") from error
     if parameters_digest(module) != manifest.parameters_sha256:
