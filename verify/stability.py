@@ -79,7 +79,7 @@ def look_at_softmax(
     except Exception as error:  # noqa: BLE001 - the outputs were judged; that the softmax is not seen is said
         return [_unseen(fields, "skipped", describe(error)) for fields in common]
     if len(weights) != len(common):
-        reason = f"{len(weights)} softmaxes were seen, the graph has {len(common)}"
+        reason = f"the softmax is out of sight: {len(weights)} of {len(common)} attentions were seen"
         return [_unseen(fields, "skipped", reason) for fields in common]
     try:
         poison = poisoned(subject.signature.contract, stage.session, inputs, outputs, case)

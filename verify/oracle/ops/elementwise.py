@@ -72,6 +72,13 @@ def _extreme(choose: Callable[[Any, Any], Any]) -> Operator:
     return operator
 
 
+def _mod(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+    a, b = required(inputs, 0), required(inputs, 1)
+    if a.is_float:
+        raise UnsupportedOperatorError("Mod of floats: it jumps where rounding decides")
+    return [Bounded(np.asarray((np.fmod if node.get("fmod", 0) else np.mod)(a.value, b.value)))]
+
+
 def _is_nan(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     return [Bounded(np.isnan(required(inputs, 0).value))]
 
@@ -128,6 +135,7 @@ OPERATORS: dict[str, Operator] = {
     "Sub": _binary(bounded.subtract, np.subtract),
     "Mul": _binary(bounded.multiply, np.multiply),
     "Div": _binary(bounded.divide, _truncated_quotient),
+    "Mod": _mod,
     "Exp": _unary(bounded.exponential),
     "Sqrt": _unary(bounded.root),
     "Neg": _unary(_negate),
