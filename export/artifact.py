@@ -92,13 +92,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 class Artifact:
     """An ONNX file and, if there is one, its manifest.
 
-    `module` is the live PyTorch module where the export happened in this process; it is not stored.
+    Attributes:
+        module: the live PyTorch module where the export happened in this process; it is not stored.
+        trusted: the manifest was written by this process, so the module it names may be imported. A manifest that was
+            read is data: to run the code it names is for the user to say (`--against`).
     """
 
     path: Path
     sha256: str
     manifest: Manifest | None = None
     module: Any = field(default=None, compare=False, repr=False)
+    trusted: bool = field(default=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -130,7 +134,7 @@ def write_artifact(model: bytes, manifest: Manifest, path: Path, module: Any = N
         raise UnwritableError(
             f"cannot write {path}: {error.strerror or error}; make room, or choose another folder with -o"
         ) from error
-    return Artifact(path, manifest.sha256, manifest, module)
+    return Artifact(path, manifest.sha256, manifest, module, trusted=True)
 
 
 def _write_whole(files: Mapping[Path, bytes]) -> None:

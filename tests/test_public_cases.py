@@ -85,7 +85,9 @@ def test_k4_traced_length_that_is_baked_in(tmp_path):
     by_case = {cell.case.name: cell.verdict for cell in report.cells if cell.runtime == "ort-cpu"}
     assert by_case["traced"] == "passed"
     assert by_case["batch+1"] == "passed"  # the batch alone: it is dynamic
-    assert {by_case[name] for name in ("traced-1", "traced+1", "off-8", "long")} == {"errored"}  # the length is not
+    assert {by_case[name] for name in ("traced-1", "traced+1", "off-8", "long")} == {
+        "errored"
+    }  # the length is not
     raised = [item for item in report.findings if item.code == "OA304"]
     assert raised
     assert "Reshape" in raised[0].message

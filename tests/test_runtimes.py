@@ -134,6 +134,19 @@ def test_torch_refuses_a_module_with_other_parameters(exported):
         torch_runtime.open(Artifact(artifact.path, artifact.sha256, other))
 
 
+def test_a_manifest_does_not_get_code_run(exported):
+    """A manifest is data: whoever sends a file must not choose what is imported."""
+    import msgspec
+
+    artifact = exported["mha-decomposed-18"]
+    elsewhere = msgspec.structs.replace(artifact.manifest, module="antigravity:fly")
+    (torch_runtime,) = select(("torch",))
+    with pytest.raises(
+        UnavailableError, match="names antigravity:fly, which is code: to run it, say --against"
+    ):
+        torch_runtime.open(Artifact(artifact.path, artifact.sha256, elsewhere))
+
+
 def test_torch_refuses_a_file_without_a_module(artifact):
     (torch_runtime,) = select(("torch",))
     with pytest.raises(UnavailableError, match="no manifest"):

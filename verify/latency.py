@@ -145,6 +145,7 @@ def _request(
         runtime=runtime_name,
         threads=threads,
         artifact=str(job.artifact.path.resolve()),
+        trusted=job.artifact.trusted,
         inputs=str(inputs),
         names=tuple(job.inputs),
         dtypes=tuple(array.dtype.name for array in arrays),

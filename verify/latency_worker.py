@@ -13,7 +13,7 @@ import contextlib
 import gc
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, BinaryIO, TypeVar
@@ -64,6 +64,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         artifact: path of the ONNX file; its manifest, if it has one, lies beside it.
+        trusted: the asking process wrote the manifest, or was told to run the module it names.
         inputs: path of an .npz with the inputs as arr_0, arr_1, ... in the order of `names`: a tensor may have
             a name that is no keyword of `numpy.savez`.
         dtypes: in the same order; .npz forgets those of ml_dtypes.
@@ -73,6 +74,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str
     threads: int
     artifact: str
+    trusted: bool = False
     inputs: str
     names: tuple[str, ...]
     dtypes: tuple[str, ...]
@@ -136,7 +138,7 @@ def _measure(request: Request, answer: Answer) -> None:
     # This imports the runtime's package, which is not part of what a session costs.
     # A plain string: torch's version is of a class of its own, which JSON has no word for.
     answer.runtime_version = str(runtime.availability().version)
-    artifact = read_artifact(Path(request.artifact))
+    artifact = replace(read_artifact(Path(request.artifact)), trusted=request.trusted)
     inputs = _load_inputs(request)
     session, answer.session_s = _timed(lambda: runtime.open(artifact, threads=request.threads))
     answer.provider_used = session.placement.used

@@ -108,6 +108,10 @@ def _module_of(artifact: Artifact) -> Any:
         return artifact.module
     if manifest.module is None:
         raise UnavailableError("the manifest names no module; pass it with --against or verify(against=...)")
+    if ":" in manifest.module and not artifact.trusted:
+        raise UnavailableError(
+            f"the manifest names {manifest.module}, which is code: to run it, say --against {manifest.module}"
+        )
     import torch
 
     from onnx_attest.models.entry import build_module, parameters_digest, resolve
