@@ -153,8 +153,10 @@ def _root_cause(error: BaseException) -> str:
     """Return the innermost exception in one line; the exporter wraps it three deep, in advice and colours."""
     while error.__cause__ is not None:
         error = error.__cause__
-    first_line = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {first_line}"
+    # The first line names the failure; where torch.export lists constraints, the next says which axis and why.
+    lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
+    said = lines[:1] + [line for line in lines[1:] if "= L[" in line][:2]
+    return f"{type(error).__name__}: {' '.join(said)}"
 
 
 @contextlib.contextmanager

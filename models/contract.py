@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -16,6 +16,17 @@ DTYPES = frozenset(
     {"float", "bool", "float16", "float32", "float64", "bfloat16"}
     | {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
 )
+
+
+def _refuse_unknown(where: str, kind: str, given: tuple[str, ...], allowed: Any) -> None:
+    """Refuse a word that is none of a Literal's.
+
+    Raises:
+        ValueError: it lists those there are.
+    """
+    unknown = [word for word in given if word not in get_args(allowed)]
+    if unknown:
+        raise ValueError(f"{where}: unknown {kind} {unknown[0]!r}; there are {', '.join(get_args(allowed))}")
 
 
 class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,6 +57,8 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             ValueError: an unknown dtype, a negative size.
         """
+        _refuse_unknown(self.name, "role", (self.role,), Role)
+        _refuse_unknown(self.name, "mask", self.masks, MaskKind)
         if self.dtype not in DTYPES:
             raise ValueError(
                 f"{self.name}: unknown dtype {self.dtype!r}; there are {', '.join(sorted(DTYPES))}"
@@ -81,6 +94,7 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ValueError: an axis without a traced size or with one below 1, a name used twice, masks on a tensor
                 that is none.
         """
+        _refuse_unknown("contract", "empty_rows", (self.empty_rows,), EmptyRows)
         names = [spec.name for spec in (*self.inputs, *self.outputs)]
         if len(set(names)) != len(names):
             raise ValueError(f"tensor names must be distinct, got {names}")

@@ -145,6 +145,8 @@ def _load_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None  # a .py suffix always has the source loader
     module = importlib.util.module_from_spec(spec)
+    # As `python file.py` would: the file finds its neighbours.
+    sys.path.insert(0, str(path.resolve().parent))
     # Dataclasses look their module up by its name while the file runs.
     sys.modules[name] = module
     try:

@@ -207,6 +207,30 @@ def test_bare_file_is_verified_against_its_own_graph(tmp_path):
     }
 
 
+def test_file_alone_says_that_no_module_was_compared(tmp_path):
+    path = bare(tmp_path, """
+    <ir_version: 10, opset_import: ["": 18]>
+    g (float[n, 6] x) => (float[n, 6] y) { y = Softmax (x) }
+    """)  # fmt: skip
+    assert [item.code for item in verify(path, runtimes=["ort-cpu"]).findings] == ["OA110"]
+
+
+def test_nan_that_the_file_itself_gives_does_not_pass(tmp_path):
+    """A causal mask shifted by one: the first query has no key, and all runtimes agree on NaN."""
+    path = bare(tmp_path, """
+    <ir_version: 10, opset_import: ["": 18]>
+    g (float[n, 6] x) => (float[n, n] y)
+    <float hidden = {-inf}, bool[3, 3] all = {1, 1, 1, 1, 1, 1, 1, 1, 1}, int64 below = {-1}, bool yes = {1}> {
+      t = Transpose (x)  s = MatMul (x, t)  shape = Shape (s)  ones = Expand (yes, shape)
+      allowed = Trilu <upper = 0> (ones, below)  m = Where (allowed, s, hidden)  y = Softmax (m)
+    }
+    """)  # fmt: skip
+    report = verify(path, runtimes=["ort-cpu"])
+    assert report.verdict == "failed"
+    found = next(item for item in report.findings if item.code == "OA308")
+    assert "y[0, 0] is NaN in float64 too" in found.message
+
+
 def test_operator_that_the_oracle_lacks_is_inconclusive_and_named(tmp_path):
     path = bare(tmp_path, """
     <ir_version: 10, opset_import: ["": 18]>

@@ -129,6 +129,25 @@ def test_contracts_that_contradict_themselves_are_refused(inputs, traced, messag
         Contract(inputs, (TensorSpec("y", (3,)),), traced)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: TensorSpec("m", (3, 3), "bool", "mask", ("empty",)),
+            "m: unknown mask 'empty'; there are all, causal",
+        ),
+        (lambda: TensorSpec("x", (3, 3), role="token"), "x: unknown role 'token'; there are query"),
+        (
+            lambda: Contract((), (TensorSpec("y", (3,)),), {}, empty_rows="zeros"),
+            "unknown empty_rows 'zeros'; there are nan",
+        ),
+    ],
+)
+def test_unknown_words_are_refused_where_they_are_written(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
 def test_guesses_of_roles():
     assert guess_input("attn_mask", ("b", "l", "l"), "bool").role == "mask"
     assert guess_input("flag", ("b", "l"), "bool").role == "data"

@@ -126,6 +126,8 @@ def test_attention_in_several_nodes_is_bounded_as_one(hidden):
         ),  # all logits equal: the guard sees no NaN (microsoft/onnxscript#2654)
         ("-3.4028235e38", "zero", "zero"),  # the declared policy, whatever the graph does
         ("-inf", "mean", "mean"),
+        ("-3.4028235e38", "nan", "nan"),  # the guard must not undo what the contract declares
+        ("-inf", "nan", "nan"),
     ],
 )
 def test_empty_rows_follow_the_declared_policy_else_the_graph(hidden, policy, expected):
@@ -133,7 +135,8 @@ def test_empty_rows_follow_the_declared_policy_else_the_graph(hidden, policy, ex
     inputs = masked_inputs(empty_row=True)
     row = oracle.evaluate(inputs, FP32).outputs["y"].value[:, 3]
     mean = inputs["v"].astype(float).mean(-2)
-    np.testing.assert_allclose(row, 0 * mean if expected == "zero" else mean, atol=2.0**-50)
+    rows = {"zero": 0 * mean, "mean": mean, "nan": np.nan * mean}
+    np.testing.assert_allclose(row, rows[expected], atol=2.0**-50)
 
 
 def test_specification_constants_carry_the_rounding_of_being_stored():

@@ -14,7 +14,7 @@ from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.expected import Expected
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import Judgement, Tolerance, exceeds, judge
-from onnx_attest.verify.oracle.bounded import Bounded
+from onnx_attest.verify.oracle.bounded import Bounded, is_floating
 from onnx_attest.verify.oracle.graph import Evaluation
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.records import CaseRecord, CellRecord, Verdict, finite
@@ -128,10 +128,27 @@ def run_cell(
     reason = "; ".join(item.message for item in found)
     if not found and not any(bounded.value.size for bounded in evaluation.outputs.values()):
         verdict, reason = "inconclusive", _EMPTY
+    if not found and (undeclared := _undeclared_nan(subject, inputs, evaluation)):
+        found = (finding("OA308", undeclared),)
+        verdict, reason = "failed", undeclared
     if not found and judgement.unbounded:
         found = (finding("OA307", f"{judgement.unbounded} elements have no bound in this case"),)
         verdict, reason = "inconclusive", found[0].message
     return Cell(_record(subject, stage, case, verdict, reason, found, judgement), found), outputs
+
+
+def _undeclared_nan(subject: Subject, inputs: Mapping[str, NDArray[Any]], evaluation: Evaluation) -> str:
+    """Return where the exact result is NaN although the inputs are numbers and the contract does not say so."""
+    if subject.signature.contract.empty_rows == "nan":
+        return ""
+    if any(is_floating(array.dtype) and np.isnan(array).any() for array in inputs.values()):
+        return ""
+    for name, reference in evaluation.outputs.items():
+        nan = np.isnan(reference.value) if reference.is_float else np.zeros(0, bool)
+        if nan.any():
+            index = [int(i) for i in np.argwhere(nan)[0]]
+            return f"{name}{index} is NaN in float64 too, {int(nan.sum())} such of {nan.size}: the file itself gives it"
+    return ""
 
 
 def describe(error: Exception) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import Arithmetic, profile
 from onnx_attest.verify.asked_got import compare_asked_and_got
+from onnx_attest.verify.blame import MODULE
 from onnx_attest.verify.cases import case_of_axes, plan_cases, without_unreachable
 from onnx_attest.verify.cell import Cell, Identity, Stage, Subject, absent_cell, describe, run_cell
 from onnx_attest.verify.excuse import excuse, excuse_softmax
@@ -119,6 +120,9 @@ class _Verification:
         yield from (cell.record for cell in cells)
         yield from (record for record, _ in softmax)
         yield from finding_records(self._subject, cells, softmax)
+        if self._subject.expected.source == "graph" and MODULE not in {stage.name for stage in ready}:
+            message = "no module ran: the reference is the file's own graph"
+            yield finding_record(self._subject, finding("OA110", message))
         if self._unreached:
             stds = ", ".join(f"{std:g}" for std in self._unreached)
             yield finding_record(

@@ -139,13 +139,21 @@ _TABLE = (
         "runtimes proves nothing then.",
         "A boolean mask with an empty row at opset 18: torch gives 0, every runtime the mean of V "
         "(microsoft/onnxscript#2654).",
-        "Export at another opset or write the operation differently, and verify again; report it to the exporter.",
+        "Make sure that the file belongs to this module. If so, export at another opset or write the operation "
+        "differently, and report it to the exporter.",
     ),
     Code(
         "OA109", "error", "Neither the module nor the file computes its specification",
         "Module and file agree, and both differ from what the contract says the model is.",
         "Attention without the division by sqrt(d_k), held against the chapter's formula.",
         "Correct the module, or the specification in its contract.",
+    ),
+    Code(
+        "OA110", "warning", "The file was not held against a module",
+        "Runtimes were compared with the file's own graph: that they compute it rightly is shown, that it is the right "
+        "graph is not.",
+        "A bare .onnx file, or one whose module cannot be built here.",
+        "Name the module with --against, or give the contract a specification.",
     ),
     Code(
         "OA201", "note", "A runtime was not used",
@@ -210,6 +218,13 @@ _TABLE = (
         "--atol and --rtol are an extra gate, for those who must meet a number; the bound is checked beside it.",
         "--atol 1e-6 on outputs of size 100 in fp32, where one rounding is 6e-6.",
         "See whether the proof gate passed: then the tolerance asks for more than the arithmetic has.",
+    ),
+    Code(
+        "OA308", "error", "The exact result is NaN",
+        "Not rounding: the graph itself gives NaN for finite inputs, in float64 as well, and no contract says that it may. "
+        "All runtimes agree on it, and it makes whatever comes after NaN too.",
+        "A causal mask shifted by one, so that the first query has no key: softmax of nothing but -inf.",
+        "Look at the row: if its keys are all masked, guard it, or declare empty_rows='nan' in the contract.",
     ),
     Code(
         "OA401", "error", "Softmax weights are NaN or infinite where they should be numbers",
@@ -286,4 +301,4 @@ _TABLE = (
     ),
 )  # fmt: skip
 
-CODES: dict[str, Code] = {code.code: code for code in _TABLE}
+CODES: dict[str, Code] = {code.code: code for code in sorted(_TABLE, key=lambda code: code.code)}

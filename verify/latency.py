@@ -20,7 +20,7 @@ import numpy as np
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.latency_child import Child
-from onnx_attest.verify.latency_worker import Answer, LatencyBudget, Request
+from onnx_attest.verify.latency_worker import Answer, LatencyBudget, Request, one_line
 from onnx_attest.verify.records import LatencyRecord
 from onnx_attest.verify.runtimes.base import Tensors
 from onnx_attest.verify.runtimes.registry import select

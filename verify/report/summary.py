@@ -63,7 +63,7 @@ def _said(reason: Reason) -> str:
     # An export is a thing of its own; what a runtime says holds for whatever it was asked to run.
     about = shortened(listed(" ".join(one) for one in reason.subjects), NEXT_STEP)
     who = f"{EXPORT} of {about}" if reason.runtime == EXPORT else reason.runtime
-    return f"{who}, {reason.records} {reason.verdict}: {shortened(reason.text, MESSAGE)}"
+    return f"{who} {reason.verdict}: {shortened(reason.text, MESSAGE)}"
 
 
 def _known_failures(records: Sequence[AnyRecord]) -> list[str]:

@@ -190,11 +190,8 @@ def _why_not(provider: str) -> str:
         onnxruntime.set_default_logger_severity(_WARNINGS)
     if provider in session.get_providers():
         return ""
-    return (
-        _loader_words()
-        or _no_device()
-        or f"ONNX Runtime starts no session on {provider} and does not say why"
-    )
+    reasons = "; ".join(filter(None, (_loader_words(), _no_device())))
+    return reasons or f"ONNX Runtime starts no session on {provider} and does not say why"
 
 
 def _loader_words() -> str:

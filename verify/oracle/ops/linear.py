@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
-from onnx_attest.verify.oracle.attention import weighted_sum
+from onnx_attest.verify.oracle.attention import weighted_sum, with_policy
 from onnx_attest.verify.oracle.bounded import Bounded, exact
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, integers, optional, required
 
@@ -12,7 +12,8 @@ from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, integ
 def _matmul(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     a, b = required(inputs, 0), required(inputs, 1)
     if a.softmax is not None and min(a.value.ndim, b.value.ndim) >= 2:
-        return [weighted_sum(a, b, arithmetic)]
+        # Once more: a guard between softmax and product, Where(IsNaN(p), 0, p), undoes the policy `nan`.
+        return [weighted_sum(with_policy(a, node.empty_rows, arithmetic), b, arithmetic)]
     return [bounded.matmul(a, b, arithmetic)]
 
 
