@@ -181,11 +181,19 @@ class _Source:
             contract=self.contract,
             asked=_asked(self.contract, variant, opset),
             got=got,
-            module=self.reference,
+            module=_without_folders(self.reference),
             parameters_sha256=parameters_digest(self.module),
             versions=_versions(),
         )
         return write_artifact(model, manifest, path, self.module)
+
+
+def _without_folders(reference: str | None) -> str | None:
+    """Return a module's reference as a manifest may hold it: a path that starts at the root names this machine."""
+    if reference is None or ":" not in reference:
+        return reference
+    source, _, attribute = reference.rpartition(":")
+    return f"{Path(source).name}:{attribute}" if Path(source).is_absolute() else reference
 
 
 def _checked(model: onnx.ModelProto) -> bytes:

@@ -55,6 +55,14 @@ def test_same_module_gives_the_same_bytes_twice(exported, tmp_path):
         assert manifest_path(artifact.path).read_bytes() == first
 
 
+def test_absolute_path_of_a_users_file_stays_out_of_the_manifest(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from onnx_attest.models import resolve\n\ndef entry():\n    return resolve('causal')\n")
+    (artifact, *_) = export_entry(resolve(f"{file}:entry"), tmp_path)
+    assert artifact.manifest.module == "mine.py:entry"
+    assert str(tmp_path).encode() not in manifest_path(artifact.path).read_bytes()
+
+
 def test_module_is_captured_once_for_all_opsets(monkeypatch, tmp_path):
     calls = []
     original = torch.export.export
