@@ -21,6 +21,8 @@ CASE = CaseRecord(name="overflow", axes={"batch": 2, "seq_len": 7}, mask="all", 
         ({"model": ["x", "m"]}, True),
         ({"variant": "attention"}, False),
         ({"runtime": "ort-*"}, True),
+        ({"dtype": "float16"}, False),
+        ({"dtype": ["float16", "float32"]}, True),
         ({"runtime": "torch"}, False),
         ({"case": ["traced*"]}, False),
         ({"case": ["traced*", "overflow[batch=2,*"]}, True),
@@ -30,15 +32,16 @@ CASE = CaseRecord(name="overflow", axes={"batch": 2, "seq_len": 7}, mask="all", 
 def test_patterns(changes, matches):
     fields = {"model": "m", "variant": "*", "runtime": "*", "case": ["overflow*"], "issue": "i", "note": "n"}
     entry = Known(**(fields | changes))
-    assert (find_known((entry,), "m", "decomposed", "ort-cpu", CASE) is entry) is matches
+    assert (find_known((entry,), "m", "decomposed", "float32", "ort-cpu", CASE) is entry) is matches
 
 
 @pytest.mark.parametrize("entry", built_in(), ids=lambda entry: f"{entry.model} {entry.issue}")
 def test_every_built_in_entry_is_about_some_cell_of_the_catalogue(entry):
     cells = [
-        (model.name, variant, runtime, case)
+        (model.name, variant, dtype, runtime, case)
         for model in CATALOGUE
         for variant in model.variants
+        for dtype in ("float32", "float16")
         for runtime in ("torch", "ort-cpu")
         for case in plan_cases(model.contract)
     ]

@@ -35,4 +35,4 @@ def excuse_softmax(record: StabilityRecord, entries: Sequence[Known]) -> Stabili
 def _known(record: CellRecord | StabilityRecord, entries: Sequence[Known]) -> Known | None:
     if record.case is None:
         return None
-    return find_known(entries, record.model, record.variant, record.runtime, record.case)
+    return find_known(entries, record.model, record.variant, record.dtype, record.runtime, record.case)

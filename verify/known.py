@@ -19,7 +19,7 @@ class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One known failure.
 
     Attributes:
-        model, variant, runtime: patterns, `*` matches all.
+        model, variant, dtype, runtime: patterns, `*` matches all.
         case: patterns of case ids. Brackets are literal.
         issue: the address of a public issue, or `counter-example`.
     """
@@ -30,12 +30,14 @@ class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     case: list[str]
     issue: str
     note: str
+    dtype: str | list[str] = "*"
 
-    def matches(self, model: str, variant: str, runtime: str, case: CaseRecord) -> bool:
+    def matches(self, model: str, variant: str, dtype: str, runtime: str, case: CaseRecord) -> bool:
         """Whether the entry is about this cell."""
         return (
             _any(self.model, model)
             and _any(self.variant, variant)
+            and _any(self.dtype, dtype)
             and _any(self.runtime, runtime)
             and _any(self.case, case.id)
         )
@@ -76,7 +78,7 @@ def _parse(data: bytes, name: str) -> tuple[Known, ...]:
 
 
 def find_known(
-    entries: Sequence[Known], model: str, variant: str, runtime: str, case: CaseRecord
+    entries: Sequence[Known], model: str, variant: str, dtype: str, runtime: str, case: CaseRecord
 ) -> Known | None:
     """Return the first entry that is about this cell, None if it is to pass."""
-    return next((entry for entry in entries if entry.matches(model, variant, runtime, case)), None)
+    return next((entry for entry in entries if entry.matches(model, variant, dtype, runtime, case)), None)

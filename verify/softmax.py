@@ -127,7 +127,8 @@ def _divergence_ratio(weights: NDArray[np.float64], exact: _Rows, arithmetic: Ar
     p^ is renormalised: the raw divergence would only measure the row sum's error. With x = p^/p - 1 it is
     sum p (x - log1p x), which does not cancel. Weights that flush to 0 are left out: their share is below omega.
     """
-    renormalised = weights / weights.sum(-1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # a row of zeros, which other measures find
+        renormalised = weights / weights.sum(-1, keepdims=True)
     known = (exact.p > np.sqrt(arithmetic.omega)) & (renormalised > 0)
     x = np.divide(renormalised, exact.p, out=np.ones_like(weights), where=known) - 1  # 0 where not known
     divergence = (exact.p * (x - np.log1p(np.maximum(x, _LEAST_RATIO - 1)))).sum(-1)
