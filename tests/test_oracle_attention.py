@@ -132,6 +132,13 @@ def test_masked_garbage_has_no_influence_on_value_or_bound():
     assert (poisoned.error - clean.error).max() <= 23 * FP32.omega * 2e5
 
 
+def test_sum_that_may_stall_has_no_bound_rather_than_a_negative_one():
+    """257 terms at u = 2^-8: n u is beyond 1, and n u / (1 - n u) would be negative."""
+    weights = softmax(Bounded(np.zeros((1, 300))), PROFILES["bf16-acc"])
+    assert np.isposinf(weights.softmax.normaliser).all()
+    assert (weights.error > 0).all()
+
+
 @pytest.mark.parametrize(("terms", "u"), [(10, 2.0**-24), (1e9, 2.0**-24)])
 def test_gamma_is_infinite_where_it_says_nothing(terms, u):
     assert (

@@ -150,14 +150,15 @@ def _exponent_error(logit_error: Floats, shifted: Floats, rescalings: int, arith
 
 def _normaliser_error(keys: NDArray[Any], rescalings: int, arithmetic: Arithmetic) -> Floats:
     roundings = (keys + rescalings + 2) * arithmetic.u_acc
-    return np.asarray(roundings / (1 - roundings))
+    known = roundings < 1  # above, a sum in half precision may stall, and nothing is known of it
+    return np.where(known, roundings / np.where(known, 1 - roundings, 1.0), np.inf)
 
 
 def _weight_error(facts: SoftmaxFacts, arithmetic: Arithmetic) -> Floats:
     """Return the absolute error of each weight; at most its distance from 0 and 1 where the bound is vacuous."""
     p = facts.weights
     with np.errstate(invalid="ignore"):
-        bound = np.fmin(facts.weight_error(), np.maximum(p, 1 - p) + 2 * facts.normaliser)
+        bound = np.fmin(facts.weight_error(), np.maximum(p, 1 - p) + 2 * np.minimum(facts.normaliser, 1.0))
     c, u = arithmetic.c_o, max(arithmetic.u_out, arithmetic.u_p)
     flushed = 2 * p.shape[-1] * arithmetic.omega
     return np.asarray(bound * (1 + c * u) + c * u * p + flushed + arithmetic.eta)
