@@ -275,6 +275,22 @@ def test_unscaled_export_is_held_against_its_specification(exported, tmp_path):
     assert {item.blame for item in report.findings if item.code == "OA301"} == {"exporter"}
 
 
+NORMALISED = """
+<ir_version: 10, opset_import: ["": 18]>
+g (float[n, 6] x) => (float[n, 6] y) <float[6] s = {0.1, 0.1, 0.1, 0.1, 0.1, 0.1}> {
+  a = LayerNormalization (x, s)  t = Transpose (a)  l = MatMul (a, t)  p = Softmax (l)  y = MatMul (p, a)
+}
+"""
+
+
+@pytest.mark.parametrize("given", [{}, {"input_shapes": {"x": (9, 6)}}], ids=["sweep", "sizes-given"])
+def test_logits_behind_a_normalisation_are_said_not_to_be_scaled(tmp_path, given):
+    """Scaling the inputs changes nothing there; sizes given by the user ended in an assertion once."""
+    report = verify(bare(tmp_path, NORMALISED), runtimes=["ort-cpu"], **given)
+    assert "OA805" in {item.code for item in report.findings}
+    assert {cell.case.logit_std for cell in report.cells} == {None}
+
+
 def test_tolerance_is_an_extra_gate(exported):
     plan = Plan(runtimes=select(("ort-cpu",)), axes={"batch": 2, "seq_len": 33}, atol=1e-12)
     (cell,) = cells(verify_artifact(exported["causal-decomposed-18"], plan))

@@ -153,8 +153,9 @@ class _Verification:
             return [CaseRecord(name="loaded", axes=_axes_of(plan.inputs, self._subject.signature))]
         attention = self._subject.expected.has_attention()
         if plan.axes is not None:
-            return case_of_axes(contract, plan.axes, seed=plan.seed, attention=attention)
-        planned = plan_cases(contract, seed=plan.seed, attention=attention)
+            planned = case_of_axes(contract, plan.axes, seed=plan.seed, attention=attention)
+        else:
+            planned = plan_cases(contract, seed=plan.seed, attention=attention)
         reachable = {
             std: std is None or self._subject.expected.reaches(std) for std in {c.logit_std for c in planned}
         }
