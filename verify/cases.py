@@ -84,7 +84,7 @@ def without_unreachable(
 
 
 def _lengths(contract: Contract) -> int:
-    return sum(not _is_batch(axis) for axis in contract.symbolic_axes())
+    return sum(not is_batch(axis) for axis in contract.symbolic_axes())
 
 
 def case_of_axes(
@@ -130,15 +130,15 @@ def _wanted(
 ) -> tuple[int, bool]:
     traced = contract.traced[axis]
     if length == "one-query":  # the first length is that of the queries
-        first = next(name for name in contract.symbolic_axes() if not _is_batch(name))
+        first = next(name for name in contract.symbolic_axes() if not is_batch(name))
         return (
             (1, True)
             if axis == first
             else (batch or traced, False)
-            if _is_batch(axis)
+            if is_batch(axis)
             else (13 + 4 * offset, False)
         )
-    if _is_batch(axis):
+    if is_batch(axis):
         return (traced, True) if batch is None else (batch, batch == 1)
     if isinstance(length, str):  # "traced", "traced-1", "traced+1"
         return max(1, traced + int(length.removeprefix("traced") or 0)), True
@@ -146,7 +146,8 @@ def _wanted(
     return (1, True) if length == 1 else (length + 4 * max(0, offset - 1), False)
 
 
-def _is_batch(axis: str) -> bool:
+def is_batch(axis: str) -> bool:
+    """Whether an axis counts sequences rather than tokens, by its name."""
     return axis.lower().startswith(("batch", "n_batch", "bsz"))
 
 

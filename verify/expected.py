@@ -37,7 +37,7 @@ class Expected:
         self._contract = signature.contract
         self.source = "specification" if self._contract.specification else "graph"
         self._oracle = _oracle(signature)
-        self.reason = _reason(self._oracle, signature)
+        self.reason = _reason(self._oracle)
         self._gains: dict[float | None, float | None] = {None: 1.0}
 
     def evaluate(self, inputs: Mapping[str, NDArray[Any]], arithmetic: Arithmetic) -> Evaluation:
@@ -140,6 +140,6 @@ def _parse(specification: str) -> onnx.ModelProto:
     return model
 
 
-def _reason(oracle: GraphOracle, signature: Signature) -> str:
+def _reason(oracle: GraphOracle) -> str:
     missing = oracle.unsupported()
     return f"the oracle does not have the operator {', '.join(missing)}" if missing else ""

@@ -15,6 +15,7 @@ from onnx_attest.errors import UnwritableError, UsageError
 from onnx_attest.export.api import ExportFailure, export_entry
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.models.entry import Entry
+from onnx_attest.verify.cases import is_batch
 from onnx_attest.verify.engine import Plan, verify_artifact
 from onnx_attest.verify.environment import command_line, environment
 from onnx_attest.verify.expected import Expected
@@ -149,7 +150,7 @@ def latency_jobs(artifact: Artifact, seed: int) -> list[LatencyJob]:
     mask = "all" if "all" in contract.mask_kinds() else None
     jobs = []
     for length in LATENCY_LENGTHS:
-        axes = {axis: 1 if axis.startswith("batch") else length for axis in contract.symbolic_axes()}
+        axes = {axis: 1 if is_batch(axis) else length for axis in contract.symbolic_axes()}
         case = CaseRecord(name="latency", axes=axes, mask=mask, logit_std=std, seed=seed)
         jobs.append(LatencyJob(artifact, axes, expected.inputs(case)))
     return jobs

@@ -15,6 +15,7 @@ from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, Got
 from onnx_attest.export.observe import dtypes_of, observe
 from onnx_attest.models.contract import DTYPES, Contract, TensorSpec, guess_input
+from onnx_attest.verify.oracle.bounded import is_floating
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +34,7 @@ class Signature:
     @property
     def floating(self) -> np.dtype[Any]:
         """The floating dtype of the graph: that of its first floating input or output."""
-        kinds = [dtype for dtype in self.dtypes.values() if _is_floating(dtype)]
+        kinds = [dtype for dtype in self.dtypes.values() if is_floating(dtype)]
         return kinds[0] if kinds else np.dtype(np.float32)
 
 
@@ -145,13 +146,9 @@ def _named(name: str, got: Got) -> tuple[str | int, ...]:
     return tuple(f"{name}_{index}" if axis is None else axis for index, axis in enumerate(got.axes[name]))
 
 
-def _is_floating(dtype: np.dtype[Any]) -> bool:
-    return bool(np.issubdtype(dtype, np.floating)) or dtype.name == "bfloat16"
-
-
 def _kind(name: str, dtype: np.dtype[Any] | None) -> str:
     kind = "no tensor" if dtype is None else dtype.name
-    if dtype is not None and _is_floating(dtype):
+    if dtype is not None and is_floating(dtype):
         return "float"
     if kind not in DTYPES:
         what = {"no tensor": kind, "object": "a tensor of text"}.get(kind, f"a tensor of {kind}")

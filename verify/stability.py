@@ -27,8 +27,9 @@ def poison_of(role: str, dtype: np.dtype[Any]) -> float | None:
     Finite, and large enough that any weight on it shows: values near the largest number; keys, and tokens that become
     both, at its square root, since a product with a query must not overflow on a correct graph.
     """
-    largest = largest_of(dtype)
-    return {"key": largest**0.5, "tokens": largest**0.5, "value": 0.9 * largest}.get(role)
+    if role in ("key", "tokens"):
+        return float(largest_of(dtype) ** 0.5)
+    return 0.9 * largest_of(dtype) if role == "value" else None
 
 
 SoftmaxSeen = tuple[StabilityRecord, list[Finding]]
@@ -176,7 +177,7 @@ def poisoned(
 
 
 def _poison(spec: TensorSpec, array: NDArray[Any], hidden: NDArray[np.bool_]) -> NDArray[Any]:
-    poison = poison_of(spec.role, array.dtype) if spec.role in ("key", "tokens", "value") else None
+    poison = poison_of(spec.role, array.dtype)
     if poison is None or array.shape[:2] != hidden.shape:
         return array
     copy = array.copy()
