@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnx_attest.errors import UsageError
+from onnx_attest.errors import UnwritableError, UsageError
 from onnx_attest.export import export_entry
 from onnx_attest.export.artifact import (
     Artifact,
@@ -28,15 +28,15 @@ from onnx_attest.export.artifact import (
     read_artifact,
     write_artifact,
 )
-from onnx_attest.models import Contract, Entry, TensorSpec, resolve
+from onnx_attest.models import Contract, TensorSpec, resolve
 from onnx_attest.verify import verify
 from onnx_attest.verify.engine import Plan
 from onnx_attest.verify.job import Job, run_job
 from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.records import encode
 from onnx_attest.verify.report import write_reports
-from onnx_attest.verify.runtimes.registry import select
 from onnx_attest.verify.signature import read_signature
+from onnx_attest.verify.task import Task, run_task
 
 ATTENTION = """
 attention (float[batch, n, 4] q, bool[batch, n, n] mask) => (float[batch, n, 4] y) <float hidden = {-inf}>
@@ -499,7 +499,7 @@ def test_verify_says_before_the_work_that_it_cannot_write(command, double, outpu
 @pytest.mark.parametrize("output", UNWRITABLE, indirect=True)
 def test_run_says_before_the_work_that_it_cannot_write(command, output, tmp_path, monkeypatch):
     before = everything_below(tmp_path)
-    monkeypatch.setattr("onnx_attest.verify.job.export_entry", None)  # it is not reached
+    monkeypatch.setattr("onnx_attest.verify.job.run_tasks", None)  # it is not reached
     command("run", "--model", "mha", "--runtime", "onnx-reference", "-o", output).assert_refused()
     assert everything_below(tmp_path) == before
 
@@ -571,20 +571,20 @@ def test_interrupted_artifact_leaves_nothing_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def doubling() -> Any:
-    import torch
-
-    class Double(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + x
-
-    return Double().eval()
+def test_full_disk_ends_a_task_and_blames_no_exporter(tmp_path, full_disk):
+    task = Task(reference="sdpa", dtype="float32", variants=(), folder=str(tmp_path), runtimes=(), known=())
+    with pytest.raises(UnwritableError, match="No space left on device"):
+        list(run_task(task, lambda step: None))
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_full_disk_ends_the_main_job_and_blames_no_exporter(tmp_path, full_disk):
-    entry = Entry("double", "x + x", manifest_of(b"").contract, doubling, ("decomposed",))
+def test_full_disk_ends_the_main_job(tmp_path, monkeypatch):
+    def refuse(*arguments: object, **options: object) -> None:
+        raise UnwritableError("No space left on device")
+
+    monkeypatch.setattr("onnx_attest.verify.job.run_tasks", refuse)
     with pytest.raises(UsageError, match="No space left on device"):
-        run_job(Job([entry], Plan(runtimes=select(("onnx-reference",))), tmp_path / "report", latency=False))
+        run_job(Job([resolve("sdpa")], Plan(), tmp_path / "report"))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, Asked, Got, Manifest, digest, read_artifact, write_artifact
 from onnx_attest.models.contract import Contract, TensorSpec
-from onnx_attest.verify import latency_worker
 from onnx_attest.verify.latency import LatencyBudget, LatencyJob, measure, summarise
 from onnx_attest.verify.runtimes.base import Placement, Tensors
 from onnx_attest.verify.runtimes.registry import select
+from onnx_attest.verify.workers import latency as latency_worker
 
 DOUBLE = """
 <ir_version: 8, opset_import: ["": 18]>
@@ -35,7 +35,7 @@ BUDGET = LatencyBudget(warm_up_calls=2, minimum_samples=5, maximum_samples=8, se
 
 # Each test program writes its process id to the file that it gets as its first argument.
 PID = "import os, sys; open(sys.argv[1], 'a').write(f'{os.getpid()}\\n')\n"
-REAL = "from onnx_attest.verify import latency_worker; latency_worker.main()\n"
+REAL = "from onnx_attest.verify.workers import latency; latency.main()\n"
 FIRST_ONLY = "if len(open(sys.argv[1]).readlines()) == 1:\n    sys.stdin.readline()\n    "
 
 
@@ -132,7 +132,9 @@ def test_without_a_manifest_the_unknown_is_said_to_be_unknown(artifact: Artifact
 
 
 def test_worker_imports_no_runtime() -> None:
-    code = "import onnx_attest.verify.latency_worker, sys; print({'torch', 'onnxruntime'} & set(sys.modules))"
+    code = (
+        "import onnx_attest.verify.workers.latency, sys; print({'torch', 'onnxruntime'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

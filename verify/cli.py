@@ -74,13 +74,17 @@ def run(
     variant: Annotated[list[str] | None, typer.Option("--variant", help="A variant (repeatable).")] = None,
     dtype: Annotated[
         list[str] | None,
-        typer.Option("--dtype", help="A dtype of the graphs (repeatable); float32 by default."),
+        typer.Option("--dtype", help="A dtype of the graphs (repeatable); float32 and float16 by default."),
     ] = None,
     runtime: Runtimes = None,
     require: Require = None,
     known: KnownFile = None,
     seed: Seed = 0,
     threads: Threads = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("-j", "--jobs", min=1, help="Models verified at a time; one a core by default."),
+    ] = None,
     latency: Annotated[bool, typer.Option(help="Time what was verified.")] = True,
     fail_fast: FailFast = False,
     json: Json = False,
@@ -100,9 +104,10 @@ def run(
             plan,
             output,
             tuple(variant or ()),
-            tuple(dtype or ("float32",)),
+            tuple(dtype or ("float32", "float16")),
             tuple(require or ()),
             latency,
+            jobs,
             step,
         )
         records = run_job(job)
@@ -192,7 +197,7 @@ def verify(
             against=_entry(against),
             input_shapes=parse_shapes(input_shapes) if input_shapes else None,
             inputs=inputs,
-            plan=replace(plan, on_cell=step),
+            plan=replace(plan, on_step=lambda taken: step(str(taken))),
         )
     if output is not None:
         report.save(output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnx_attest.export.artifact import Artifact
@@ -27,6 +27,19 @@ from onnx_attest.verify.signature import Signature, read_signature
 from onnx_attest.verify.stability import Look, SoftmaxSeen, direct_look, look_at_softmax
 
 
+@dataclass(frozen=True)
+class Step:
+    """What a verification is about to do: what on which artifact (the stem of its file), by which runtime."""
+
+    artifact: str
+    runtime: str
+    doing: str = ""
+
+    def __str__(self) -> str:
+        """Return it as a progress bar shows it."""
+        return " ".join(filter(None, (self.artifact, self.runtime, self.doing)))
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """How to verify.
@@ -40,6 +53,8 @@ class Plan:
         atol, rtol: an extra gate for those who must meet a number; never a substitute for the bound.
         seed: of the run.
         threads: of each runtime, None for its own choice.
+        dead: runtimes not to be opened, by the stem of an artifact and their name: why their process died.
+        on_step: told what comes next.
     """
 
     runtimes: tuple[Runtime, ...] = RUNTIMES
@@ -52,7 +67,8 @@ class Plan:
     rtol: float | None = None
     seed: int = 0
     threads: int | None = None
-    on_cell: Callable[[str], None] = lambda cell: None
+    dead: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    on_step: Callable[[Step], None] = lambda step: None
 
 
 def verify_artifact(artifact: Artifact, plan: Plan) -> Iterator[AnyRecord]:
@@ -108,7 +124,8 @@ class _Verification:
     def records(self) -> Iterator[AnyRecord]:
         stages = [self._open(runtime) for runtime in self._plan.runtimes]
         yield from self._elsewhere(stages)
-        self._cells += [absent_cell(self._subject, stage) for stage in stages if stage.session is None]
+        absent = [absent_cell(self._subject, stage) for stage in stages if stage.session is None]
+        self._cells += [excuse(cell, self._plan.known) for cell in absent]
         ready = [stage for stage in stages if stage.session is not None]
         for case in self._cases() if ready else ():
             self._run_case(case, ready)
@@ -137,6 +154,9 @@ class _Verification:
     def _open(self, runtime: Runtime) -> Stage:
         version = runtime.availability().version
         arithmetic = profile(self._plan.arithmetic or runtime.arithmetic(self._subject.identity.dtype))
+        if reason := self._plan.dead.get((self._artifact.path.stem, runtime.name)):
+            return Stage(runtime, version, arithmetic, verdict="errored", reason=reason, code="OA309")
+        self._step(runtime.name, "opening the file")
         try:
             session = runtime.open(self._artifact, threads=self._plan.threads)
         except UnavailableError as error:
@@ -146,6 +166,9 @@ class _Verification:
                 runtime, version, arithmetic, verdict="errored", reason=describe(error), code="OA304"
             )
         return Stage(runtime, version, arithmetic, session, placement=session.placement)
+
+    def _step(self, runtime: str, doing: str) -> None:
+        self._plan.on_step(Step(self._artifact.path.stem, runtime, doing))
 
     def _cases(self) -> list[CaseRecord]:
         contract, plan = self._subject.signature.contract, self._plan
@@ -167,7 +190,7 @@ class _Verification:
         inputs = given if given is not None else self._subject.expected.inputs(case)
         evaluations: dict[str, Evaluation | str] = {}  # runtimes of one arithmetic share theirs
         for stage in stages:
-            self._plan.on_cell(f"{self._subject.identity.model} {stage.name} {case.name}")
+            self._step(stage.name, case.id)
             if stage.arithmetic.name not in evaluations:
                 evaluations[stage.arithmetic.name] = self._evaluate(inputs, stage.arithmetic)
             evaluation = evaluations[stage.arithmetic.name]

@@ -227,6 +227,13 @@ _TABLE = (
         "Look at the row: if its keys are all masked, guard it, or declare empty_rows='nan' in the contract.",
     ),
     Code(
+        "OA309", "error", "The runtime took its process along",
+        "It crashed, or did not come back: in production that is an outage, not a wrong number. Nothing else was tried on "
+        "it with this file.",
+        "A segmentation fault while ONNX Runtime optimises a float16 graph.",
+        "Reproduce it with the file alone, switch graph optimisations off, or try another version of the runtime.",
+    ),
+    Code(
         "OA401", "error", "Softmax weights are NaN or infinite where they should be numbers",
         "One such row makes the whole next layer NaN.",
         "exp(l) / sum(exp(l)) at l = 89 in fp32.",

@@ -22,6 +22,7 @@ class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         model, variant, dtype, runtime: patterns, `*` matches all.
         case: patterns of case ids. Brackets are literal.
         issue: the address of a public issue, or `counter-example`.
+        everywhere: whether the failure is the same on every machine; if not, a cell that passes is no news.
     """
 
     model: str | list[str]
@@ -31,15 +32,16 @@ class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     issue: str
     note: str
     dtype: str | list[str] = "*"
+    everywhere: bool = True
 
-    def matches(self, model: str, variant: str, dtype: str, runtime: str, case: CaseRecord) -> bool:
-        """Whether the entry is about this cell."""
+    def matches(self, model: str, variant: str, dtype: str, runtime: str, case: CaseRecord | None) -> bool:
+        """Whether the entry is about this cell; one without a case, since its runtime died, only `*` is about."""
         return (
             _any(self.model, model)
             and _any(self.variant, variant)
             and _any(self.dtype, dtype)
             and _any(self.runtime, runtime)
-            and _any(self.case, case.id)
+            and _any(self.case, case.id if case else "")
         )
 
 
@@ -78,7 +80,7 @@ def _parse(data: bytes, name: str) -> tuple[Known, ...]:
 
 
 def find_known(
-    entries: Sequence[Known], model: str, variant: str, dtype: str, runtime: str, case: CaseRecord
+    entries: Sequence[Known], model: str, variant: str, dtype: str, runtime: str, case: CaseRecord | None
 ) -> Known | None:
     """Return the first entry that is about this cell, None if it is to pass."""
     return next((entry for entry in entries if entry.matches(model, variant, dtype, runtime, case)), None)

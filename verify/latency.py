@@ -19,15 +19,16 @@ import numpy as np
 
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact
-from onnx_attest.verify.latency_child import Child
-from onnx_attest.verify.latency_worker import Answer, LatencyBudget, Request, one_line
 from onnx_attest.verify.records import LatencyRecord
 from onnx_attest.verify.runtimes.base import Tensors
 from onnx_attest.verify.runtimes.registry import select
+from onnx_attest.verify.workers.child import Child
+from onnx_attest.verify.workers.latency import Answer, LatencyBudget, Request
+from onnx_attest.verify.workers.streams import one_line
 
 __all__ = ["LatencyBudget", "LatencyJob", "LatencySummary", "measure", "summarise"]
 
-_WORKER = (sys.executable, "-m", "onnx_attest.verify.latency_worker")
+_WORKER = (sys.executable, "-m", "onnx_attest.verify.workers.latency")
 _DEFAULT_BUDGET = LatencyBudget()
 
 
@@ -116,10 +117,27 @@ def _records(
             for number, job in enumerate(jobs):
                 try:
                     request = _request(number, job, runtime_name, threads, budget, folder / "inputs.npz")
-                    answer = child.ask(request, time_limit_s)
+                    answer = _ask(child, request, time_limit_s)
                 except OSError as error:  # no room for the inputs, no process to be had
                     answer = Answer(job=number, reason=one_line(f"{type(error).__name__}: {error}"))
                 yield _record(job, runtime_name, threads, answer)
+
+
+def _ask(child: Child, request: Request, time_limit_s: float) -> Answer:
+    """Return the child's answer, or an errored one with what is known of why there is none."""
+    child.send(msgspec.json.encode(request))
+    line = child.receive(time_limit_s)
+    answer = None if line is None else _decode(line)
+    if answer is not None and answer.job == request.job:
+        return answer
+    return Answer(job=request.job, reason=child.give_up(line, time_limit_s))
+
+
+def _decode(line: bytes) -> Answer | None:
+    try:
+        return msgspec.json.decode(line, type=Answer)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+        return None
 
 
 def _request(

@@ -1,4 +1,4 @@
-"""The child process of `latency.measure`: one JSON request a line on stdin, one JSON answer a line on stdout.
+"""The process that latency is measured in, see `verify.latency`: one JSON request a line on stdin, one JSON answer a line on stdout.
 
 Requirements:
 * a runtime's package is imported only when a request names that runtime;
@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -27,6 +26,7 @@ from onnx_attest.export.artifact import read_artifact
 from onnx_attest.verify.records import Verdict
 from onnx_attest.verify.runtimes.base import Session, Tensors, UnavailableError
 from onnx_attest.verify.runtimes.registry import select
+from onnx_attest.verify.workers.streams import one_line, private_streams
 
 _NANOSECONDS = 1e9
 _Result = TypeVar("_Result")
@@ -97,7 +97,7 @@ class Answer(msgspec.Struct, kw_only=True):
 
 def main() -> None:
     """Answer the requests on stdin until there are no more."""
-    requests, answers = _private_streams()
+    requests, answers = private_streams()
     decoder = msgspec.json.Decoder(Request)
     for line in requests:
         answers.write(msgspec.json.encode(answer_to(decoder.decode(line))) + b"\n")
@@ -126,11 +126,6 @@ def take_samples(session: Session, inputs: Tensors, budget: LatencyBudget) -> tu
     ):
         samples.append(_call_s(session, inputs))
     return tuple(samples)
-
-
-def one_line(text: str) -> str:
-    """Return the text with every run of white space, line ends included, as one space."""
-    return " ".join(text.split())
 
 
 def _measure(request: Request, answer: Answer) -> None:
@@ -191,16 +186,6 @@ def _with_dtype(array: NDArray[Any], name: str) -> NDArray[Any]:
     import ml_dtypes  # noqa: F401
 
     return array.view(np.dtype(name))
-
-
-def _private_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Return the parent's two pipes, and hide them: what a library prints goes to stderr, what it reads is empty."""
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    return requests, answers
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""The process that latency is measured in, as its parent sees it: ask, wait, and explain why there is no answer."""
+"""A worker process as its parent sees it: send a line, wait for a line, and explain why there is none."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -12,9 +13,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from types import TracebackType
 
-import msgspec
-
-from onnx_attest.verify.latency_worker import Answer, Request, one_line
+from onnx_attest.verify.workers.streams import one_line
 
 # How long a child may take to end by itself, once its work is over or its pipe is closed.
 _GRACE_S = 5.0
@@ -32,6 +31,7 @@ class Child:
         self._stderr = stderr
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
+        self._ended = False
 
     def __enter__(self) -> Child:
         return self
@@ -42,20 +42,46 @@ class Child:
         # Its return code says nothing about jobs that have all been answered.
         self._end(_GRACE_S if error is None else 0)
 
-    def ask(self, request: Request, time_limit_s: float) -> Answer:
-        """Return the child's answer, or an errored one with what is known of why there is none."""
+    def send(self, request: bytes) -> None:
+        """Write one line to the child, which is started if there is none.
+
+        Raises:
+            OSError: no process is to be had, or the child was killed.
+        """
+        if self._ended:
+            raise ProcessLookupError(errno.ESRCH, "the worker was killed")
         process = self._process = self._process or self._start()
         assert process.stdin is not None  # it is a pipe
         with contextlib.suppress(
             OSError
         ):  # the child is gone: then there is no answer either, which says more
-            process.stdin.write(msgspec.json.encode(request) + b"\n")
+            process.stdin.write(request + b"\n")
             process.stdin.flush()
-        line = self._read_line(process, time_limit_s)
-        answer = None if line is None else _decode(line)
-        if answer is not None and answer.job == request.job:
-            return answer
-        return Answer(job=request.job, reason=self._give_up(line, time_limit_s))
+
+    def receive(self, time_limit_s: float) -> bytes | None:
+        """Return the child's next line, cut short where its output ends; None if there is none in time."""
+        assert self._process is not None  # something was sent
+        return self._read_line(self._process, time_limit_s)
+
+    def give_up(self, line: bytes | None, time_limit_s: float) -> str:
+        """End the child, and return in one line why `line`, what `receive` gave last, is no valid answer."""
+        if line is None:
+            self._end(0)
+            reason = f"no answer within {time_limit_s:g} s, so its process was killed"
+        elif line.endswith(b"\n"):
+            self._end(0)
+            reason = f"its process wrote something that is not an answer: {_excerpt(line)}"
+        else:  # the end of its output: it is dying by itself, and its return code is worth waiting for
+            reason = _describe_end(self._end(_GRACE_S))
+            reason += f" in the middle of an answer: {_excerpt(line)}" if line else " without an answer"
+        complaint = _last_line(self._stderr)
+        return one_line(f"{reason}; the last line on its stderr: {complaint}" if complaint else reason)
+
+    def kill(self) -> None:
+        """End the child now and for good, from another thread than the one that waits for it."""
+        self._ended = True
+        if (process := self._process) is not None:
+            process.kill()
 
     def _start(self) -> subprocess.Popen[bytes]:
         # A file, because a pipe that nobody empties would stop a talkative child.
@@ -69,32 +95,17 @@ class Child:
             )
 
     def _read_line(self, process: subprocess.Popen[bytes], time_limit_s: float) -> bytes | None:
-        """Return the next line, cut short at the end of the file; None if there is none in time."""
         assert process.stdout is not None  # it is a pipe
         readline, lines = process.stdout.readline, Queue[bytes]()
         # A thread, because Windows cannot wait for a pipe with a time limit.
         self._reader = threading.Thread(
-            target=lambda: lines.put(readline(_LONGEST_ANSWER_BYTES)), daemon=True, name="latency answers"
+            target=lambda: lines.put(readline(_LONGEST_ANSWER_BYTES)), daemon=True, name="answers of a worker"
         )
         self._reader.start()
         try:
             return lines.get(timeout=time_limit_s)
         except Empty:
             return None
-
-    def _give_up(self, line: bytes | None, time_limit_s: float) -> str:
-        """End the child, and return in one line why it gave no valid answer."""
-        if line is None:
-            self._end(0)
-            reason = f"no answer within {time_limit_s:g} s, so its process was killed"
-        elif line.endswith(b"\n"):
-            self._end(0)
-            reason = f"its process wrote something that is not an answer: {_excerpt(line)}"
-        else:  # the end of its output: it is dying by itself, and its return code is worth waiting for
-            reason = _describe_end(self._end(_GRACE_S))
-            reason += f" in the middle of an answer: {_excerpt(line)}" if line else " without an answer"
-        complaint = _last_line(self._stderr)
-        return one_line(f"{reason}; the last line on its stderr: {complaint}" if complaint else reason)
 
     def _end(self, grace_s: float) -> int | None:
         """Let the child end within a time, else kill it; return its return code, None if it was killed."""
@@ -118,13 +129,6 @@ class Child:
             ):  # else a process that the child started holds the pipe: closing would wait
                 process.stdout.close()
         return code
-
-
-def _decode(line: bytes) -> Answer | None:
-    try:
-        return msgspec.json.decode(line, type=Answer)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
-        return None
 
 
 def _describe_end(code: int | None) -> str:

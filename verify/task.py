@@ -1,0 +1,116 @@
+"""One piece of the main job: a model in one dtype, exported in its variants and verified on every runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from onnx_attest.errors import UnwritableError, UsageError
+from onnx_attest.export.api import ExportFailure, export_entry
+from onnx_attest.export.artifact import Artifact
+from onnx_attest.models.entry import Entry, resolve
+from onnx_attest.verify.engine import Plan, Step, verify_artifact
+from onnx_attest.verify.findings import finding
+from onnx_attest.verify.known import Known
+from onnx_attest.verify.records import AnyRecord, ArtifactRecord, FindingRecord
+from onnx_attest.verify.runtimes.registry import select
+
+EXPORT = "the export"
+"""What a step is called that belongs to no runtime."""
+
+
+class Dead(msgspec.Struct, frozen=True):
+    """A runtime whose process died over an artifact, and how: it is not tried again."""
+
+    artifact: str
+    runtime: str
+    reason: str
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker is asked for.
+
+    Attributes:
+        reference: of the entry, as `resolve` takes it.
+        variants: of those the entry has; all of them if none is named.
+        folder: where the exported files go.
+        runtimes: names, in the order of the reports.
+        dead: what an earlier attempt at this task died of.
+    """
+
+    reference: str
+    dtype: str
+    variants: tuple[str, ...]
+    folder: str
+    runtimes: tuple[str, ...]
+    known: tuple[Known, ...]
+    seed: int = 0
+    threads: int | None = None
+    fail_fast: bool = False
+    dead: tuple[Dead, ...] = ()
+
+    @property
+    def model(self) -> str:
+        """The name to call it by before the entry is known."""
+        return self.reference.rpartition(":")[2]
+
+
+def run_task(task: Task, on_step: Callable[[Step], None]) -> Iterator[AnyRecord]:
+    """Yield the records of a task.
+
+    Raises:
+        UnwritableError: the exported files cannot be written; everything else that goes wrong is a record.
+    """
+    plan = Plan(
+        runtimes=select(task.runtimes) if task.runtimes else (),
+        known=task.known,
+        seed=task.seed,
+        threads=task.threads,
+        fail_fast=task.fail_fast,
+        dead={(item.artifact, item.runtime): item.reason for item in task.dead},
+        on_step=on_step,
+    )
+    on_step(Step(f"{task.model} {task.dtype}", EXPORT))
+    try:
+        for result in _export(resolve(task.reference), task):
+            if isinstance(result, Artifact):
+                yield from verify_artifact(result, plan)
+                on_step(Step(f"{task.model} {task.dtype}", EXPORT))
+            else:
+                yield from failed_export(result)
+    except UnwritableError:
+        raise
+    except UsageError as error:  # one model that cannot be built is not the end of the run
+        yield from failed_export(ExportFailure(task.model, "all", 0, task.dtype, str(error)))
+
+
+def _export(entry: Entry, task: Task) -> Iterator[Artifact | ExportFailure]:
+    variants = tuple(variant for variant in task.variants if variant in entry.variants)
+    if task.variants and not variants:
+        return
+    yield from export_entry(entry, Path(task.folder), variants=variants, dtype=task.dtype)
+
+
+def failed_export(failure: ExportFailure) -> list[AnyRecord]:
+    """Return the records of an export that gave no file."""
+    artifact = ArtifactRecord(
+        model=failure.model,
+        variant=failure.variant,
+        opset=failure.opset or None,
+        dtype=failure.dtype,
+        verdict="skipped" if failure.skipped else "errored",
+        reason=failure.reason,
+        findings=() if failure.skipped else ("OA105",),
+    )
+    if failure.skipped:
+        return [artifact]
+    item = finding("OA105", failure.reason, blame="exporter")
+    return [
+        artifact,
+        FindingRecord(
+            code=item.code, severity=item.severity, message=item.message, next_step=item.next_step, blame=item.blame,
+            model=failure.model, variant=failure.variant, opset=failure.opset or None, dtype=failure.dtype,
+        ),
+    ]  # fmt: skip
