@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OPSETS: dict[str, tuple[int, ...]] = {"decomposed": (18,), "attention": (23, 24)}
 """The opsets of each variant: 18 is the lowest that torch's exporter writes, 23 and 24 have Attention."""
 
-DTYPES = {"float32": "fp32", "float16": "fp16-unfused", "bfloat16": "bf16-unfused"}
+DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16-unfused", "bfloat16": "bf16-unfused"}
 """The floating dtypes of a graph, and the arithmetic that a runtime is declared to compute it in."""
 
 

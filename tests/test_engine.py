@@ -47,7 +47,7 @@ def findings(records) -> list[FindingRecord]:
 def test_no_violation_on_correct_kernels(swept, stem):
     unexpected = [(cell.runtime, cell.case.id, cell.reason) for cell in cells(swept[stem]) if cell.verdict != "passed" and not cell.known]  # fmt: skip
     assert unexpected == []
-    assert {cell.runtime for cell in cells(swept[stem])} == set(HERE)
+    assert {cell.runtime for cell in cells(swept[stem])} == {"exporter", *HERE}
 
 
 @pytest.mark.parametrize("stem", SOUND)
@@ -61,7 +61,9 @@ def test_no_alarm_on_correct_softmax(swept, stem):
 def test_bound_is_not_vacuous(swept, stem):
     """A bound that nothing comes near proves nothing: somewhere the error is a hundredth of it."""
     ratios = [
-        cell.gates["proof"]["max_err_over_tau"] for cell in cells(swept[stem]) if cell.verdict == "passed"
+        cell.gates["proof"]["max_err_over_tau"]
+        for cell in cells(swept[stem])
+        if cell.verdict == "passed" and cell.runtime != "exporter"
     ]
     assert 1e-3 < max(ratios) <= 1
 
@@ -84,7 +86,10 @@ def test_counter_example_without_the_maximum_breaks_on_every_runtime(swept):
 def test_counter_example_without_the_scale_fails_wherever_a_scale_matters(swept):
     by_case = {}
     for cell in cells(swept["sdpa-unscaled-decomposed-18"]):
-        by_case.setdefault(cell.case.name, set()).add(cell.verdict)
+        if cell.runtime == "exporter":
+            assert cell.verdict == "passed"  # the file is what the module computes
+        else:
+            by_case.setdefault(cell.case.name, set()).add(cell.verdict)
     assert by_case.pop("single") == {"passed"}  # one key has all the weight
     assert by_case.pop("constant") == {"passed"}  # equal logits stay equal
     assert set(map(frozenset, by_case.values())) == {frozenset({"failed"})}
@@ -95,7 +100,9 @@ def test_counter_example_without_the_scale_fails_wherever_a_scale_matters(swept)
 def test_empty_row_below_opset_23_is_the_exporters_fault_although_all_runtimes_agree(swept, stem):
     """K1, microsoft/onnxscript#2654."""
     failed = [cell for cell in cells(swept[stem]) if cell.verdict == "failed"]
-    assert {(cell.runtime, cell.case.mask) for cell in failed} == {(name, "empty-row") for name in HERE[1:]}
+    assert {(cell.runtime, cell.case.mask) for cell in failed} == {
+        (name, "empty-row") for name in ("exporter", *HERE[1:])
+    }
     found = {item.code: item for item in findings(swept[stem])}
     assert found["OA305"].blame == "exporter"
     assert found["OA305"].message.startswith(
@@ -271,7 +278,7 @@ def test_unscaled_export_is_held_against_its_specification(exported, tmp_path):
     manifest_path(path).write_bytes(msgspec.json.encode(manifest))
     report = verify(read_artifact(path), runtimes=["torch", "ort-cpu"], input_shapes={"Q": (3, 33, 20)})
     verdicts = Counter((cell.runtime, cell.verdict) for cell in report.cells if cell.case.mask == "all")
-    assert verdicts == {("torch", "passed"): 1, ("ort-cpu", "failed"): 1}
+    assert verdicts == {("exporter", "failed"): 1, ("torch", "passed"): 1, ("ort-cpu", "failed"): 1}
     assert {item.blame for item in report.findings if item.code == "OA301"} == {"exporter"}
 
 

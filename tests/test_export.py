@@ -219,3 +219,12 @@ def test_every_entry_names_only_variants_that_exist():
     from onnx_attest.export.api import OPSETS
 
     assert {variant for entry in CATALOGUE for variant in entry.variants} <= set(OPSETS)
+
+
+def test_kept_tables_change_no_byte_of_an_export(tmp_path):
+    """The exporter's table of translations is kept between exports: the first and the last give the same file."""
+    stems = []
+    for folder in ("first", "second"):
+        (artifact,) = export_entry(resolve("causal"), tmp_path / folder, variants=("attention",), opset=23)
+        stems.append(artifact.sha256)
+    assert stems[0] == stems[1]

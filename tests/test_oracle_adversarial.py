@@ -252,3 +252,27 @@ def test_where_with_a_broadcast_branch_keeps_errors_of_the_right_shape():
     rng = np.random.default_rng(0)
     inputs = {name: rng.standard_normal((2, 4)).astype(np.float32) for name in "xw"}
     assert worst_on_ort(model, {**inputs, "m": np.array([[True], [False]])}) <= 1
+
+
+def test_a_huge_mask_absorbs_the_score_in_every_format():
+    """-3.4e38 + x is -3.4e38: a row masked like that has equal logits, and its weights are 1/n."""
+    lowest = exact(np.full((1, 4), np.finfo(np.float32).min, np.float32))
+    scores = Bounded(np.array([[3.0, -2.0, 40.0, 0.1]]), np.full((1, 4), 1e-3))
+    masked = bounded.add(scores, lowest, FP32)
+    assert not np.any(masked.errors())
+    weights = softmax(masked, FP32)
+    assert np.all(np.abs(weights.value - 0.25) == 0)
+    assert np.all(weights.errors() < 1e-5)
+    # A mask that not every format absorbs keeps its error.
+    assert np.all(bounded.add(scores, exact(np.full((1, 4), -1e4)), FP32).errors() >= 1e-3)
+
+
+def test_what_is_exactly_zero_stays_so():
+    nothing = bounded.exponential(exact(np.full((2, 3), -np.inf)), FP32)
+    assert not np.any(nothing.errors())
+    assert not np.any(bounded.total(nothing, (1,), keepdims=True, arithmetic=FP32).errors())
+    cast = GraphOracle(graph("g (float[n] x) => (float16[n] y) { e = Exp (x)  y = Cast <to = 10> (e) }"))
+    y = cast.evaluate({"x": np.array([-np.inf, 0.5], np.float32)}).outputs["y"]
+    assert y.error is not None
+    assert y.error[0] == 0
+    assert y.error[1] > 0

@@ -68,8 +68,18 @@ def _short(name: str, u: float, u_acc: float, stored: float) -> Arithmetic:
 PROFILES: dict[str, Arithmetic] = {
     profile.name: profile
     for profile in (
+        # The exact values are float64 themselves: both sides round, so each of these is twice 2^-53.
         Arithmetic(
-            "fp64", _U64, _U64, 0.0, 0.0, 0.0, _U64, omega=2.0**-1022, eta=2.0**-1074, largest=2.0**1023
+            "fp64",
+            2 * _U64,
+            2 * _U64,
+            0.0,
+            0.0,
+            0.0,
+            2 * _U64,
+            omega=2.0**-1022,
+            eta=2.0**-1074,
+            largest=2.0**1023,
         ),
         Arithmetic("fp32", _U32, _U32, 0.0, 0.0, 0.0, _U32),
         Arithmetic("tf32", _U32, 2 * _U32, _UTF32, 0.0, _UTF32, _U32),

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from onnx_attest.verify.records import CellRecord
 
-MODULE, OPTIMISED, UNOPTIMISED = "torch", "ort-cpu", "ort-cpu-noopt"
+EXPORTER, MODULE, OPTIMISED, UNOPTIMISED = "exporter", "torch", "ort-cpu", "ort-cpu-noopt"
+"""The exporter is a party that runs nothing: its cells hold the module in float64 against the file's graph."""
 
 
 def blame(runtime: str, verdicts: Mapping[str, str]) -> str:
@@ -20,14 +21,17 @@ def blame(runtime: str, verdicts: Mapping[str, str]) -> str:
         runtime: the one that failed.
         verdicts: of each runtime that ran the same artifact on the same case.
     """
+    if runtime == EXPORTER:
+        return EXPORTER
+    right = verdicts.get(EXPORTER) == "passed"  # the graph is the module's
     ran = {name: verdict for name, verdict in verdicts.items() if verdict in ("passed", "failed", "errored")}
-    onnx_runtimes = {name: verdict for name, verdict in ran.items() if name != MODULE}
+    onnx_runtimes = {name: verdict for name, verdict in ran.items() if name not in (MODULE, EXPORTER)}
     all_failed = bool(onnx_runtimes) and all(verdict != "passed" for verdict in onnx_runtimes.values())
     none_failed = bool(onnx_runtimes) and all(verdict == "passed" for verdict in onnx_runtimes.values())
     if runtime == MODULE:
-        return "exporter" if none_failed else "module" if all_failed else ""
+        return ("module" if right else EXPORTER) if none_failed else "module" if all_failed else ""
     if all_failed and MODULE in ran:
-        return "exporter" if ran[MODULE] == "passed" else "module"
+        return "module" if ran[MODULE] != "passed" else "kernel" if right else EXPORTER
     if runtime == OPTIMISED and ran.get(UNOPTIMISED) == "passed":
         return "optimiser"
     return "kernel" if "passed" in onnx_runtimes.values() else ""

@@ -177,11 +177,12 @@ def _record(
         provider_used=stage.placement.used,
         nodes_by_provider=stage.placement.nodes_by_provider,
         findings=tuple(dict.fromkeys(item.code for item in found)),
-        **({} if judgement is None else _numbers(judgement)),
+        **({} if judgement is None else numbers_of(judgement)),
     )
 
 
-def _numbers(judgement: Judgement) -> dict[str, Any]:
+def numbers_of(judgement: Judgement) -> dict[str, Any]:
+    """Return a judgement as the fields of a record."""
     worst = judgement.worst
     form_failed = judgement.max_err_over_tau is None
     return {

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import Arithmetic, profile
 from onnx_attest.verify.asked_got import compare_asked_and_got
-from onnx_attest.verify.blame import MODULE
+from onnx_attest.verify.blame import EXPORTER, MODULE
 from onnx_attest.verify.cases import case_of_axes, plan_cases, without_unreachable
 from onnx_attest.verify.cell import Cell, Identity, Stage, Subject, absent_cell, describe, run_cell
 from onnx_attest.verify.excuse import excuse, excuse_softmax
 from onnx_attest.verify.expected import Expected
+from onnx_attest.verify.exporter import ExporterCheck, dead_cell, fits
 from onnx_attest.verify.finding_records import finding_record, finding_records
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import Tolerance
@@ -80,9 +81,17 @@ def verify_artifact(artifact: Artifact, plan: Plan) -> Iterator[AnyRecord]:
     signature = read_signature(artifact)
     subject = _subject(artifact, signature, plan)
     about_file = compare_asked_and_got(artifact, signature)
+    check, died = None, plan.dead.get((artifact.path.stem, EXPORTER))
+    if died is None and any(runtime.name == MODULE for runtime in plan.runtimes):
+        plan.on_step(Step(artifact.path.stem, EXPORTER, "exporting the module in float64"))
+        try:
+            check = ExporterCheck.of(artifact, subject)
+            about_file += check.about_file() if check else []
+        except UnavailableError as error:
+            about_file.append(finding("OA113", str(error)))
     yield _artifact_record(artifact, subject, about_file)
     yield from (finding_record(subject, item) for item in about_file)
-    yield from _Verification(artifact, subject, plan).records()
+    yield from _Verification(artifact, subject, plan, check).records()
 
 
 def _subject(artifact: Artifact, signature: Signature, plan: Plan) -> Subject:
@@ -114,8 +123,8 @@ def _artifact_record(artifact: Artifact, subject: Subject, found: Sequence[Findi
 class _Verification:
     """The cells of one artifact: every case on every runtime that opens it."""
 
-    def __init__(self, artifact: Artifact, subject: Subject, plan: Plan) -> None:
-        self._artifact, self._subject, self._plan = artifact, subject, plan
+    def __init__(self, artifact: Artifact, subject: Subject, plan: Plan, check: ExporterCheck | None) -> None:
+        self._artifact, self._subject, self._plan, self._check = artifact, subject, plan, check
         self._cells: list[Cell] = []
         self._softmax: list[SoftmaxSeen] = []
         self._looks: dict[str, Look] = {}
@@ -125,13 +134,15 @@ class _Verification:
         stages = [self._open(runtime) for runtime in self._plan.runtimes]
         yield from self._elsewhere(stages)
         absent = [absent_cell(self._subject, stage) for stage in stages if stage.session is None]
+        if died := self._plan.dead.get((self._artifact.path.stem, EXPORTER)):
+            absent.append(dead_cell(self._artifact, self._subject, died))
         self._cells += [excuse(cell, self._plan.known) for cell in absent]
         ready = [stage for stage in stages if stage.session is not None]
         for case in self._cases() if ready else ():
             self._run_case(case, ready)
             if self._plan.fail_fast and self._failed():
                 break
-        order = {runtime.name: index for index, runtime in enumerate(self._plan.runtimes)}
+        order = {name: index for index, name in enumerate((EXPORTER, *(r.name for r in self._plan.runtimes)))}
         cells = sorted(self._cells, key=lambda cell: order[cell.record.runtime])
         softmax = sorted(self._softmax, key=lambda seen: order[seen[0].runtime])
         yield from (cell.record for cell in cells)
@@ -188,6 +199,9 @@ class _Verification:
     def _run_case(self, case: CaseRecord, stages: Sequence[Stage]) -> None:
         given = self._plan.inputs
         inputs = given if given is not None else self._subject.expected.inputs(case)
+        if self._check is not None and fits(case):
+            self._step(EXPORTER, case.id)
+            self._cells.append(excuse(self._check.cell(case, inputs), self._plan.known))
         evaluations: dict[str, Evaluation | str] = {}  # runtimes of one arithmetic share theirs
         for stage in stages:
             self._step(stage.name, case.id)

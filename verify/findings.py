@@ -156,6 +156,27 @@ _TABLE = (
         "Name the module with --against, or give the contract a specification.",
     ),
     Code(
+        "OA111", "error", "The file's graph is not the module, both in float64",
+        "No rounding and no runtime is between them: what differs was changed by the exporter, or the file is another "
+        "module's. A scale that is off by 1e-9 is found, and its size told.",
+        "A boolean mask with an empty row at opset 18: the module gives 0, the graph the mean of V "
+        "(microsoft/onnxscript#2654).",
+        "Look at the node named. If the file belongs to this module, export at another opset and report it to the exporter.",
+    ),
+    Code(
+        "OA112", "error", "A constant of the file is not the module's, rounded",
+        "The module was exported once more in float64; each constant of the file has to be that one, rounded to the file's "
+        "dtype.",
+        "A scale of 0.2237 where 1/sqrt(20) rounds to 0.22360680.",
+        "Export again; if it stays, the exporter computes the constant in a format that is too short.",
+    ),
+    Code(
+        "OA113", "note", "The module could not be exported in float64",
+        "Constants of the file are then taken with the rounding of its dtype, and smaller errors in them stay unseen.",
+        "A module that creates tensors of dtype torch.float32 and multiplies them with its input.",
+        "Create tensors in the dtype of the input.",
+    ),
+    Code(
         "OA201", "note", "A runtime was not used",
         "What was not run was not verified; the rows say skipped, and never passed.",
         "ort-cuda on a machine without CUDA libraries: libcublasLt.so.13 cannot be opened.",

@@ -248,6 +248,7 @@ def attention(
     arithmetic: Arithmetic,
     *,
     scale: float,
+    scale_error: float = 0.0,
     allowed: Bounded | None = None,
     bias: Bounded | None = None,
     softcap: float = 0.0,
@@ -261,7 +262,8 @@ def attention(
     torch's scaled_dot_product_attention.
     """
     transposed = Bounded(k.value.swapaxes(-1, -2), None if k.error is None else k.error.swapaxes(-1, -2))
-    scores = multiply(matmul(q, transposed, arithmetic), Bounded(np.array([scale])), arithmetic)
+    factor = Bounded(np.array([scale]), np.array([scale_error]) if scale_error else None)
+    scores = multiply(matmul(q, transposed, arithmetic), factor, arithmetic)
     if softcap:
         scores = soft_capped(scores, softcap, arithmetic)
     if bias is not None:

@@ -90,7 +90,28 @@ def _product(a: Floats, b: Floats | float) -> Floats:
 
 def add(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     """Return a + b."""
-    return _keeping_magnitude(rounded(a.value + b.value, a.errors() + b.errors(), arithmetic), a, b)
+    result = rounded(a.value + b.value, a.errors() + b.errors(), arithmetic)
+    for huge, other in ((a, b), (b, a)):
+        result = _absorbing(result, huge, other)
+    return _keeping_magnitude(result, a, b)
+
+
+_HUGE = 2.0**60
+_ABSORBED = 2.0**-54
+
+
+def _absorbing(result: Bounded, huge: Bounded, other: Bounded) -> Bounded:
+    """Return the sum without error where it is the exact huge number whatever the other one is, within its error.
+
+    A mask of the lowest number plus a score is the lowest number in every format up to float64: a row masked like
+    that has equal logits, which no bound on a rounding would tell.
+    """
+    size = np.abs(huge.value)
+    if not np.any((size > _HUGE) & np.isfinite(size)):
+        return result
+    absorbs = np.isfinite(size) & (np.abs(other.value) + other.errors() < _ABSORBED * size)
+    absorbs = absorbs & (np.asarray(huge.errors()) == 0)
+    return Bounded(result.value, np.where(absorbs, 0.0, result.errors()))
 
 
 def subtract(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
@@ -152,7 +173,8 @@ def exponential(a: Bounded, arithmetic: Arithmetic) -> Bounded:
     with np.errstate(over="ignore", invalid="ignore"):
         value = np.exp(a.value)
         inherited = np.exp(a.value + a.errors()) - value  # not e^x (e^E - 1): that is 0 * inf for a masked x
-    return rounded(value, inherited, arithmetic, arithmetic.c_exp)
+    result = rounded(value, inherited, arithmetic, arithmetic.c_exp)
+    return Bounded(value, np.where(np.isneginf(a.value), 0.0, result.errors()))  # exp(-inf) is 0, exactly
 
 
 def root(a: Bounded, arithmetic: Arithmetic) -> Bounded:
@@ -179,7 +201,8 @@ def total(a: Bounded, axes: tuple[int, ...], *, keepdims: bool, arithmetic: Arit
     terms = a.value.size // max(value.size, 1)
     error = np.broadcast_to(a.errors(), a.value.shape).sum(axes, keepdims=keepdims)
     size = np.abs(a.value).sum(axes, keepdims=keepdims) + error
-    rounding = gamma(terms, arithmetic.u_acc) * size + arithmetic.u_s * size + terms * arithmetic.omega
+    rounding = gamma(terms, arithmetic.u_acc) * size + arithmetic.u_s * size
+    rounding = rounding + np.where(size > 0, terms * arithmetic.omega, 0.0)  # a sum of zeros is zero
     return Bounded(value, _settled(np.asarray(value), error + rounding))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,11 @@ from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
 from onnx_attest.verify.oracle.attention import SoftmaxFacts
 from onnx_attest.verify.oracle.bounded import Bounded, exact
 from onnx_attest.verify.oracle.ops import OPERATORS
-from onnx_attest.verify.oracle.ops.operator import Node, UnsupportedOperatorError
+from onnx_attest.verify.oracle.ops.operator import Node, UnsupportedOperatorError, is_short
+
+_SINGLE = 2.0**-24
+_TABLE_ROUNDINGS = 4.0
+_SHORTER = {"FLOAT": "fp32", "FLOAT16": "fp16-steps", "BFLOAT16": "bf16-acc"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +60,12 @@ class GraphOracle:
     """
 
     def __init__(
-        self, model: onnx.ModelProto, *, stored_as: np.dtype[Any] | None = None, empty_rows: str = "unknown"
+        self,
+        model: onnx.ModelProto,
+        *,
+        stored_as: np.dtype[Any] | None = None,
+        empty_rows: str = "unknown",
+        parameters: NDArray[np.float64] | None = None,
     ) -> None:
         """Read the graph.
 
@@ -65,14 +75,25 @@ class GraphOracle:
                 that each carries the error of being rounded to it. None: constants are what the file holds.
             empty_rows: the declared policy that softmax rows without any key are given (`nan`, `zero`); with any
                 other the graph decides.
+            parameters: for the export of a module in float64: the numbers that it holds. Other constants, and the
+                attributes, may have passed through float32 on the way: those that are float32 numbers, and not short
+                ones, carry its rounding. What the graph keeps in a shorter format is computed in that format's
+                arithmetic.
         """
         self._opsets = {_domain(opset.domain): opset.version for opset in model.opset_import}
         self._empty_rows = empty_rows
+        self._attribute_error = 0.0 if parameters is None else _SINGLE
         self._nodes = [self._read(node, index) for index, node in enumerate(model.graph.node)]
         self._constants = {
             tensor.name: _constant(onnx.numpy_helper.to_array(tensor), stored_as)
             for tensor in model.graph.initializer
         }
+        self._own: dict[int, Arithmetic] = {}
+        if parameters is not None:
+            self._constants = {
+                name: _passed_through_single(c, parameters) for name, c in self._constants.items()
+            }
+            self._own = _own_arithmetic(model)
         self.inputs = [value.name for value in model.graph.input if value.name not in self._constants]
         self.outputs = [value.name for value in model.graph.output]
         self._last_use = self._last_uses()
@@ -81,19 +102,36 @@ class GraphOracle:
         """Return the operators of the graph that the oracle does not have, each once."""
         return tuple(dict.fromkeys(node.operator for node in self._nodes if node.operator not in OPERATORS))
 
+    @property
+    def constants(self) -> Mapping[str, Bounded]:
+        """The constants by name."""
+        return self._constants
+
     def evaluate(
-        self, inputs: Mapping[str, NDArray[Any]], arithmetic: Arithmetic = PROFILES["fp32"]
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        arithmetic: Arithmetic = PROFILES["fp32"],
+        *,
+        constants: Mapping[str, Bounded] = MappingProxyType({}),
+        logit_factor: float = 1.0,
     ) -> Evaluation:
         """Return all outputs with their bounds for a runtime that computes in `arithmetic`.
+
+        Args:
+            inputs: by name.
+            arithmetic: of the runtime.
+            constants: instead of the file's own, by name.
+            logit_factor: on what goes into each softmax.
 
         Raises:
             UnsupportedOperatorError: an operator, or a form of one, that the oracle does not have.
         """
-        known = {name: exact(value) for name, value in inputs.items()} | self._constants
+        known = {name: exact(value) for name, value in inputs.items()} | self._constants | dict(constants)
         seen: list[AttentionSeen] = []
         with np.errstate(all="ignore"):  # overflow and NaN are results, and are compared by position
             for index, node in enumerate(self._nodes):
-                known |= self._run(node, known, arithmetic)
+                node = replace(node, logit_factor=logit_factor) if logit_factor != 1.0 else node
+                known |= self._run(node, known, self._own.get(index, arithmetic))
                 seen += _attention_at(node, known)
                 for name in self._last_use.get(index, ()):
                     del known[name]
@@ -111,6 +149,7 @@ class GraphOracle:
             tuple(node.input),
             tuple(node.output),
             self._empty_rows,
+            self._attribute_error,
         )
 
     def _run(self, node: Node, known: Mapping[str, Bounded], arithmetic: Arithmetic) -> dict[str, Bounded]:
@@ -149,6 +188,53 @@ def _constant(array: NDArray[Any], stored_as: np.dtype[Any] | None) -> Bounded:
     finite = np.isfinite(value.value)
     error = np.abs(np.subtract(stored, value.value, out=np.zeros_like(stored), where=finite))
     return Bounded(value.value, error)
+
+
+def _passed_through_single(constant: Bounded, parameters: NDArray[np.float64]) -> Bounded:
+    """Return the constant with the rounding of float32 where it may have been through it.
+
+    The exporter splits a scale into two square roots, and computes tables (slopes, frequencies) in a few steps.
+    """
+    value = constant.value
+    if not constant.is_float:
+        return constant
+    known = ~np.isfinite(value) | is_short(value) | _among(value, parameters)
+    with np.errstate(over="ignore"):
+        single, root = _is_single(value), _is_single(value * value)
+    roundings = 1.0 if value.size == 1 else _TABLE_ROUNDINGS
+    relative = np.where(known, 0.0, np.where(single, roundings, np.where(root, 0.5, 0.0)))
+    if not relative.any():
+        return constant
+    return Bounded(value, _SINGLE * relative * np.abs(value, where=relative > 0, out=np.zeros_like(value)))
+
+
+def _is_single(value: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which numbers are those of float32, but for a rounding of float64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = value.astype(np.float32).astype(np.float64)
+        return np.asarray(np.abs(single - value) <= 2.0**-52 * np.abs(value))
+
+
+def _among(value: NDArray[Any], sorted_numbers: NDArray[np.float64]) -> NDArray[np.bool_]:
+    if not sorted_numbers.size:
+        return np.zeros(value.shape, bool)
+    place = np.minimum(np.searchsorted(sorted_numbers, value), sorted_numbers.size - 1)
+    return np.asarray(sorted_numbers[place] == value)
+
+
+def _own_arithmetic(model: onnx.ModelProto) -> dict[int, Arithmetic]:
+    """Return the arithmetic of each node that gives something shorter than float64."""
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    kinds = {
+        value.name: value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)
+    }
+    own = {}
+    for index, node in enumerate(model.graph.node):
+        name = onnx.TensorProto.DataType.Name(kinds.get(node.output[0], 0))
+        profile = _SHORTER.get(name)
+        if profile is not None:
+            own[index] = PROFILES[profile]
+    return own
 
 
 def _domain(domain: str) -> str:

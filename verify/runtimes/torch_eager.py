@@ -46,7 +46,7 @@ class TorchRuntime:
 
         if threads is not None:
             torch.set_num_threads(threads)
-        return TorchSession(_module_of(artifact), artifact)
+        return TorchSession(module_of(artifact), artifact)
 
 
 class TorchSession:
@@ -55,7 +55,7 @@ class TorchSession:
     placement = Placement(("cpu",), ("cpu",))
 
     def __init__(self, module: Any, artifact: Artifact) -> None:
-        assert artifact.manifest is not None  # _module_of refused it otherwise
+        assert artifact.manifest is not None  # module_of refused it otherwise
         self._module = module
         self._inputs = [spec.name for spec in artifact.manifest.contract.inputs]
         self._outputs = [spec.name for spec in artifact.manifest.contract.outputs]
@@ -100,7 +100,12 @@ def _to_numpy(tensor: Any) -> NDArray[Any]:
     return np.asarray(tensor.numpy())
 
 
-def _module_of(artifact: Artifact) -> Any:
+def module_of(artifact: Artifact) -> Any:
+    """Return the module that an artifact was exported from: the live one, or built again from what the manifest names.
+
+    Raises:
+        UnavailableError: none is known, it is code that nobody said to run, or it has other parameters now.
+    """
     manifest = artifact.manifest
     if manifest is None:
         raise UnavailableError("the file has no manifest, so its module is unknown; name it with --against")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ _WEIGHTS_AFTER_SOFTMAX = 3
 
 def _softmax(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     a = required(inputs, 0)
+    if node.logit_factor != 1.0:
+        a = replace(a, value=a.value * node.logit_factor)
     if node.opset < _SINCE_ONE_AXIS:
         return [_softmax_of_block(node, a, arithmetic)]
     axis = node.get("axis", -1) % a.value.ndim
@@ -63,11 +66,14 @@ def _attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bound
     past = optional(inputs, 4)
     k, v = _after(past, k), _after(optional(inputs, 5), v)
     groups = q.value.shape[1] // k.value.shape[1]
-    scale = node.get("scale")
+    scale, scale_error = q.value.shape[-1] ** -0.5, 0.0
+    if node.get("scale") is not None:
+        given = node.real("scale", scale)
+        scale, scale_error = float(given.value[0]), float(np.max(given.errors()))
     allowed, bias = _mask(node, inputs, q, k, 0 if past is None else past.value.shape[2])
     output, weights = attention(
         q, _repeated(k, groups), _repeated(v, groups), arithmetic,
-        scale=q.value.shape[-1] ** -0.5 if scale is None else scale, allowed=allowed, bias=bias,
+        scale=scale * node.logit_factor, scale_error=scale_error, allowed=allowed, bias=bias,
         softcap=node.get("softcap", 0.0), empty_rows="zero" if node.empty_rows == "unknown" else node.empty_rows,
     )  # fmt: skip
     merged = _merged(output) if three_axes else output

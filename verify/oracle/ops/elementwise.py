@@ -118,7 +118,7 @@ def _cast_to_float(a: Bounded, target: Any) -> Bounded:
     rounding = float(ml_dtypes.finfo(target).eps) / 2 * (np.abs(value) + error) + float(
         ml_dtypes.finfo(target).smallest_subnormal
     )
-    kept = np.where(np.isfinite(value), error + rounding, 0.0)
+    kept = np.where(np.isfinite(value) & (np.abs(value) + error > 0), error + rounding, 0.0)  # 0 stays 0
     return Bounded(value, kept, a.magnitude, a.softmax)
 
 

@@ -25,13 +25,13 @@ def _layer_normalization(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> 
     node.get("stash_type")  # the format of mean and variance; never shorter than the bound's own
     first = node.get("axis", -1) % x.value.ndim
     axes = tuple(range(first, x.value.ndim))
-    normal, mean, deviation = normalized(x, axes, node.get("epsilon", 1e-5), arithmetic)
+    normal, mean, deviation = normalized(x, axes, node.real("epsilon", 1e-5), arithmetic)
     result = bounded.multiply(normal, scale, arithmetic)
     return [result if bias is None else bounded.add(result, bias, arithmetic), mean, deviation]
 
 
 def normalized(
-    x: Bounded, axes: tuple[int, ...], epsilon: float, arithmetic: Arithmetic
+    x: Bounded, axes: tuple[int, ...], epsilon: Bounded, arithmetic: Arithmetic
 ) -> tuple[Bounded, Bounded, Bounded]:
     """Return (x - mean) r, the mean, and r = 1 / sqrt(variance + epsilon).
 
@@ -50,9 +50,12 @@ def normalized(
     centre_error = mean(error) + slack * mean(np.abs(x.value))
     d = x.value - centre
     d_error = error + centre_error + u * (np.abs(d) + error + centre_error)
-    spread = mean(d * d) + epsilon
+    spread = mean(d * d) + epsilon.value
     spread_error = (
-        mean(2 * np.abs(d) * d_error + d_error**2) + slack * (mean(x.value**2) + centre**2) + u * spread
+        mean(2 * np.abs(d) * d_error + d_error**2)
+        + slack * (mean(x.value**2) + centre**2)
+        + u * spread
+        + epsilon.errors()
     )
     remaining = np.maximum(spread - spread_error, 0.0)
     with np.errstate(divide="ignore"):

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Bounded
 
@@ -19,6 +21,8 @@ class Node:
     """One node of a graph: its attributes as Python values and the opset of its domain.
 
     `empty_rows` is the declared policy for softmax rows without any key, `unknown` where the operator decides.
+    `attribute_error` is how far a floating attribute may be from what was meant, relative to it: ONNX has float32
+    attributes only. `logit_factor` scales what goes into a softmax, to see what the outputs make of it.
     It remembers which attributes an operator asked for: one that nobody asked for changes the meaning of the node
     unseen, as the attributes of a later opset would.
     """
@@ -30,12 +34,20 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     empty_rows: str = "unknown"
+    attribute_error: float = 0.0
+    logit_factor: float = 1.0
     asked: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def get(self, attribute: str, default: Any = None) -> Any:
         """Return an attribute, or its default."""
         self.asked.add(attribute)
         return self.attributes.get(attribute, default)
+
+    def real(self, attribute: str, default: float) -> Bounded:
+        """Return a floating attribute, or its default, with the error it may have."""
+        value = float(self.get(attribute, default))
+        error = 0.0 if is_short(value) else self.attribute_error * abs(value)
+        return Bounded(np.array([value]), np.array([error]) if error else None)
 
     def refuse_unasked(self) -> None:
         """Refuse a node with an attribute that its operator did not ask for.
@@ -46,6 +58,19 @@ class Node:
         unasked = sorted(set(self.attributes) - self.asked)
         if unasked:
             raise UnsupportedOperatorError(f"{self.operator} with the attribute {', '.join(unasked)}")
+
+
+_SHORT = 2.0**12
+
+
+def is_short(numbers: Any) -> Any:
+    """Whether each number has no more than 12 binary digits: that is how people write constants, 0.125 or 10000.
+
+    A number that was rounded to float32 has as many by chance once in 4096 times.
+    """
+    mantissa, _ = np.frexp(numbers)
+    with np.errstate(invalid="ignore"):
+        return (mantissa * _SHORT) % 1 == 0
 
 
 Inputs = Sequence[Bounded | None]

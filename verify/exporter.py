@@ -1,0 +1,317 @@
+"""The exporter check: the module in float64 against the file's graph in float64 (DESIGN.md section 4, step 1).
+
+A file rounds its constants, which hides an error of 1e-9 in a scale. So the module's double twin is exported as well:
+
+* the *twin* must give what the module gives in float64, within the rounding of float64 (and of what the module itself
+  computes in a shorter format);
+* each constant of the file must be the twin's, rounded;
+* the *file's* graph, with the twin's constants in place of its own, must give what the module gives.
+
+No runtime takes part: that all of them agree proves nothing if they run the same wrong graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_attest.export.artifact import Artifact
+from onnx_attest.export.lower import ExportError
+from onnx_attest.export.twin import Twin, twin_of
+from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES
+from onnx_attest.verify.blame import EXPORTER
+from onnx_attest.verify.cell import Cell, Subject, describe, numbers_of
+from onnx_attest.verify.constants import COMPUTED_ROUNDINGS, Pair, pair_constants
+from onnx_attest.verify.findings import Finding, finding
+from onnx_attest.verify.gates import Judgement, judge
+from onnx_attest.verify.oracle.bounded import Bounded, is_floating
+from onnx_attest.verify.oracle.graph import GraphOracle
+from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError, is_short
+from onnx_attest.verify.records import CaseRecord, CellRecord
+from onnx_attest.verify.runtimes.base import Tensors, UnavailableError
+from onnx_attest.verify.runtimes.torch_eager import TorchSession, module_of
+
+LONGEST = 64
+"""Cases with a longer axis are left to the runtimes: the file's graph is the same at any size."""
+_FP64 = PROFILES["fp64"]
+_STEP = 2.0**-20  # of the finite difference; its own error, of second order, is a millionth of the estimate
+_EXPLAINED = 0.99
+_MASK = 1e30  # a larger constant hides keys: by how much does not matter
+
+
+@dataclass(frozen=True)
+class ExporterCheck:
+    """The module and the graphs of one artifact, ready to be compared on any case."""
+
+    artifact: Artifact
+    subject: Subject
+    twin: Twin
+    twin_oracle: GraphOracle | None
+    file_oracle: GraphOracle
+    constants: Mapping[str, Bounded]
+    pairs: Sequence[Pair]
+    note: str = ""
+
+    @staticmethod
+    def of(artifact: Artifact, subject: Subject) -> ExporterCheck | None:
+        """Return the check of an artifact, None where no module is known (the reports say so elsewhere).
+
+        Raises:
+            UnavailableError: the module does not run in float64.
+        """
+        try:
+            module = module_of(artifact)
+        except UnavailableError:
+            return None
+        assert artifact.manifest is not None  # module_of refused it otherwise
+        try:
+            twin = twin_of(module, artifact.manifest.contract)
+        except Exception as error:
+            raise UnavailableError(f"the module does not run in float64: {describe(error)}") from error
+        model, note, pairs, twin_oracle = subject.signature.model, "", list[Pair](), None
+        try:
+            graph = twin.graph(artifact.manifest.asked.opset)
+            pairs = pair_constants(model, graph)
+            twin_oracle = GraphOracle(graph, parameters=twin.numbers())
+        except ExportError as error:
+            note = f"no double twin: {error}"
+        file_oracle = GraphOracle(model)
+        constants = _meant(file_oracle, pairs, twin.numbers(), subject.identity.dtype)
+        return ExporterCheck(artifact, subject, twin, twin_oracle, file_oracle, constants, pairs, note)
+
+    def about_file(self) -> list[Finding]:
+        """Return what is found without running anything: constants that are not the module's."""
+        found = [
+            finding("OA112", text, blame=EXPORTER, node=pair.user)
+            for pair in self.pairs
+            if (text := pair.differs())
+        ]
+        return found + ([finding("OA113", self.note)] if self.note else [])
+
+    def cell(self, case: CaseRecord, inputs: Tensors) -> Cell:
+        """Return the cell of the exporter on a case."""
+        wide = {name: _widened(array) for name, array in inputs.items()}
+        try:
+            module = TorchSession(self.twin.module, self.artifact).run(wide)
+        except Exception as error:  # noqa: BLE001 - whatever a module raises ends this cell, not the run
+            return self._cell(case, "errored", (finding("OA304", describe(error)),))
+        try:
+            found, judgement = self._compare(module, wide)
+        except UnsupportedOperatorError as error:
+            return self._cell(case, "inconclusive", (finding("OA802", str(error)),))
+        unbounded = judgement.unbounded and not found
+        if unbounded:
+            found = (finding("OA307", f"{judgement.unbounded} elements have no bound in this case"),)
+        verdict = "inconclusive" if unbounded else "failed" if found else "passed"
+        return self._cell(case, verdict, found, judgement)
+
+    def _compare(self, module: Tensors, inputs: Tensors) -> tuple[tuple[Finding, ...], Judgement]:
+        file = self.file_oracle.evaluate(inputs, _FP64, constants=self.constants).outputs
+        twin = None if self.twin_oracle is None else self.twin_oracle.evaluate(inputs, _FP64).outputs
+        dtypes = {name: array.dtype for name, array in module.items()}
+        if twin is not None and self.twin_oracle is not None:
+            # What the module computes in a shorter format on purpose is in the twin's bound only.
+            file = {name: _wider(bound, twin[name]) for name, bound in file.items() if name in twin}
+            of_twin = judge(module, twin, dtypes)
+            if not of_twin.passed:
+                text = f"exported in float64, {_first(of_twin)}"
+                return (self._finding(text, self.twin_oracle, {}, module, inputs),), of_twin
+        of_file = judge(module, file, dtypes)
+        if of_file.passed:
+            return (), of_file
+        return (self._finding(_first(of_file), self.file_oracle, self.constants, module, inputs),), of_file
+
+    def _finding(
+        self,
+        text: str,
+        oracle: GraphOracle,
+        constants: Mapping[str, Bounded],
+        module: Tensors,
+        inputs: Tensors,
+    ) -> Finding:
+        suspect = _Suspects(oracle, constants, module, inputs).worst()
+        if suspect is None:
+            return finding("OA111", text, blame=EXPORTER)
+        message = f"{text}; as if {suspect.label} were times 1 {suspect.error:+.2g}"
+        return finding("OA111", message, blame=EXPORTER, node=_user(self.subject, suspect.constant))
+
+    def _cell(
+        self, case: CaseRecord, verdict: Any, found: tuple[Finding, ...], judgement: Judgement | None = None
+    ) -> Cell:
+        return _cell(self.subject, self.artifact, case, verdict, found, judgement)
+
+
+def _cell(
+    subject: Subject,
+    artifact: Artifact,
+    case: CaseRecord | None,
+    verdict: Any,
+    found: tuple[Finding, ...],
+    judgement: Judgement | None = None,
+) -> Cell:
+    numbers: dict[str, Any] = {}
+    if judgement is not None:
+        worst = judgement.worst
+        # The module is what is right here: seen from it, the graph's value is the actual one.
+        actual, expected = worst.expected, worst.actual
+        numbers = numbers_of(judgement) | {
+            "worst_actual": f"{actual:.17g}" if worst.output else "",
+            "worst_expected": f"{expected:.17g}" if worst.output else "",
+        }
+    record = CellRecord(
+        **subject.identity.fields(),
+        runtime=EXPORTER,
+        runtime_version=_version(artifact),
+        case=case,
+        arithmetic="fp64",
+        verdict=verdict,
+        reason="; ".join(item.message for item in found),
+        findings=tuple(dict.fromkeys(item.code for item in found)),
+        **numbers,
+    )
+    return Cell(record, found)
+
+
+def dead_cell(artifact: Artifact, subject: Subject, reason: str) -> Cell:
+    """Return the one cell of an exporter check that took its process along."""
+    return _cell(subject, artifact, None, "errored", (finding("OA309", reason),))
+
+
+def fits(case: CaseRecord) -> bool:
+    """Whether a case is one of those that the exporter check takes."""
+    return max(case.axes.values(), default=1) <= LONGEST
+
+
+def _version(artifact: Artifact) -> str:
+    return artifact.manifest.versions.get("torch", "unknown") if artifact.manifest else "unknown"
+
+
+def _widened(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(np.float64) if is_floating(array.dtype) else array
+
+
+def _meant(
+    file: GraphOracle, pairs: Sequence[Pair], parameters: NDArray[np.float64], dtype: str
+) -> dict[str, Bounded]:
+    """Return the constants to evaluate the file with: the twin's where there is one, else its own with their rounding."""
+    meant = {
+        pair.name: Bounded(
+            pair.meant.astype(np.float64) if not pair.differs() else pair.stored.astype(np.float64)
+        )
+        for pair in pairs
+    }
+    u = PROFILES[OF_DTYPE[dtype]].u_out
+    unpaired = {name: own for name, own in file.constants.items() if own.is_float and name not in meant}
+    return meant | {name: _rounded(own, parameters, u) for name, own in unpaired.items()}
+
+
+def _rounded(constant: Bounded, parameters: NDArray[np.float64], u: float) -> Bounded:
+    """Return a constant with the rounding of the file's dtype, unless the module holds that very number."""
+    value = constant.value
+    exact = np.isin(value, parameters) | ~np.isfinite(value) | is_short(value)
+    if exact.all():
+        return constant
+    return Bounded(value, COMPUTED_ROUNDINGS * u * np.where(exact, 0.0, np.abs(value)))
+
+
+def _wider(file: Bounded, twin: Bounded) -> Bounded:
+    if not file.is_float or file.value.shape != twin.value.shape:
+        return file
+    return Bounded(file.value, np.broadcast_to(file.errors() + twin.errors(), file.value.shape))
+
+
+def _first(judgement: Judgement) -> str:
+    """Return what the gates found, told from the module's side: it is right, and the graph is not."""
+    worst = judgement.worst
+    if not worst.output:
+        return judgement.findings[0].message
+    where = f"{worst.output}{list(worst.index)}"
+    text = f"the graph's {where} is {worst.expected:.9g}, the module's {worst.actual:.9g}"
+    return text if judgement.max_err_over_tau is None else f"{text}: {worst.ratio:.3g} times the bound"
+
+
+@dataclass(frozen=True)
+class _Suspect:
+    """A number of the graph that would explain the difference if it were off by a relative `error`.
+
+    Attributes:
+        constant: its name, "" for the logits of all softmax.
+    """
+
+    label: str
+    constant: str
+    error: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Suspects:
+    """The search for the one number of a graph whose error explains how the outputs differ from the module's.
+
+    For each candidate the outputs' derivative D is taken by a finite difference, and the relative error eps that makes
+    |o - y - eps D| smallest: eps = <o - y, D> / <D, D>. It is told if undoing it leaves less than 1 %.
+    """
+
+    oracle: GraphOracle
+    constants: Mapping[str, Bounded]
+    module: Tensors
+    inputs: Tensors
+
+    def worst(self) -> _Suspect | None:
+        outputs = self._outputs(None, 1.0)
+        if any(outputs[name].shape != self.module[name].shape for name in outputs):
+            return None
+        difference = self._difference(outputs)
+        whole = float(difference @ difference)
+        if not 0 < whole < np.inf:
+            return None
+        likely = []
+        for suspect in self._candidates():
+            moved = self._outputs(suspect, 1 + _STEP)
+            direction = _flat({name: (moved[name] - outputs[name]) / _STEP for name in outputs})
+            length = float(direction @ direction)
+            if 0 < length < np.inf:
+                error = float(difference @ direction) / length
+                left = float(((difference - error * direction) ** 2).sum())
+                if left < (1 - _EXPLAINED) * whole:
+                    likely.append((not suspect.constant, left, replace(suspect, error=error)))
+        for _, _, suspect in sorted(likely, key=lambda one: one[:2]):  # a constant can be looked at
+            undone = self._difference(self._outputs(suspect, 1 / (1 + suspect.error)))
+            if float(undone @ undone) < (1 - _EXPLAINED) * whole:
+                return suspect
+        return None
+
+    def _candidates(self) -> Iterator[_Suspect]:
+        for name, constant in {**self.oracle.constants, **self.constants}.items():
+            value = constant.value
+            if constant.is_float and value.size == 1 and 0 < abs(value.reshape(-1)[0]) < _MASK:
+                yield _Suspect(f"the constant {name} ({float(value.reshape(-1)[0]):.6g})", name)
+        yield _Suspect("the logits", "")
+
+    def _outputs(self, suspect: _Suspect | None, factor: float) -> Tensors:
+        constants, logit_factor = dict(self.constants), 1.0
+        if suspect is not None and suspect.constant:
+            own = constants.get(suspect.constant, self.oracle.constants[suspect.constant])
+            constants[suspect.constant] = Bounded(own.value * factor)
+        elif suspect is not None:
+            logit_factor = factor
+        evaluation = self.oracle.evaluate(self.inputs, _FP64, constants=constants, logit_factor=logit_factor)
+        return {name: bounded.value for name, bounded in evaluation.outputs.items()}
+
+    def _difference(self, outputs: Tensors) -> NDArray[np.float64]:
+        return _flat({name: outputs[name] - self.module[name] for name in outputs})
+
+
+def _user(subject: Subject, constant: str) -> str:
+    nodes = subject.signature.model.graph.node
+    return next((node.name for node in nodes if constant and constant in node.input), "")
+
+
+def _flat(outputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """Return all numbers in a row, 0 where they are no numbers."""
+    parts = [np.asarray(array, np.float64).reshape(-1) for array in outputs.values()]
+    whole = np.concatenate(parts) if parts else np.zeros(0)
+    return np.where(np.isfinite(whole), whole, 0.0)
