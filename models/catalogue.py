@@ -79,15 +79,21 @@ def _contract(
 
 SQUARE_MASK = _mask("batch", "seq_len", "seq_len")
 
-CHAPTER = _contract(
-    TensorSpec("Q", ("batch", "seq_len", D_K), role="query"),
-    TensorSpec("K", ("batch", "seq_len", D_K), role="key"),
-    TensorSpec("V", ("batch", "seq_len", D_V), role="value"),
-    SQUARE_MASK,
-    outputs=(_output(D_V), TensorSpec("weights", ("batch", "seq_len", "seq_len"), role="weights")),
-    empty_rows="nan",
-    specification=SCALED_DOT_PRODUCT,
-)
+
+def chapter_contract(d_k: int = D_K, d_v: int = D_V, specification: str | None = None) -> Contract:
+    """Return the contract of the chapter's module, which takes Q, K, V and a mask and gives output and weights."""
+    return _contract(
+        TensorSpec("Q", ("batch", "seq_len", d_k), role="query"),
+        TensorSpec("K", ("batch", "seq_len", d_k), role="key"),
+        TensorSpec("V", ("batch", "seq_len", d_v), role="value"),
+        SQUARE_MASK,
+        outputs=(_output(d_v), TensorSpec("weights", ("batch", "seq_len", "seq_len"), role="weights")),
+        empty_rows="nan",
+        specification=specification,
+    )
+
+
+CHAPTER = chapter_contract(specification=SCALED_DOT_PRODUCT)
 """The chapter's module returns NaN in a row without any key: softmax of nothing but -inf."""
 
 CROSS = _contract(

@@ -46,6 +46,8 @@ FILES = {
     "stability.csv",
     "latency.md",
     "latency.csv",
+    "claims.md",
+    "claims.csv",
 }
 SCREEN_LINES = 45
 CUDA_NEVER = "The CUDA path has never been executed in this run"

@@ -85,6 +85,13 @@ def run(
         int | None,
         typer.Option("-j", "--jobs", min=1, help="Models verified at a time; one a core by default."),
     ] = None,
+    claims: Annotated[
+        bool | None,
+        typer.Option(
+            "--claims/--no-claims",
+            help="Test the chapter's statements; by default if sdpa is among the models.",
+        ),
+    ] = None,
     latency: Annotated[bool, typer.Option(help="Time what was verified.")] = True,
     fail_fast: FailFast = False,
     json: Json = False,
@@ -106,6 +113,7 @@ def run(
             tuple(variant or ()),
             tuple(dtype or ("float32", "float16")),
             tuple(require or ()),
+            claims,
             latency,
             jobs,
             step,

@@ -26,6 +26,8 @@ from onnx_attest.verify.signature import read_signature
 from onnx_attest.verify.task import Task
 
 LATENCY_LENGTHS = (32, 128, 512)
+CHAPTER = "sdpa"
+"""The module that the chapter's statements are about."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +40,7 @@ class Job:
         dtypes: of the graphs; only float32 is timed.
         required: runtimes without which nothing is proven.
         folder: of the reports.
+        claims: whether to test the chapter's statements; by default if its module is among the models.
         latency: whether to time what was verified.
         processes: how many models are verified at a time; by default one a core. Timing is one at a time.
         on_step: told what is going on, for a progress bar.
@@ -49,6 +52,7 @@ class Job:
     variants: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float32", "float16")
     required: tuple[str, ...] = ()
+    claims: bool | None = None
     latency: bool = True
     processes: int | None = None
     on_step: Callable[[str], None] = field(default=lambda step: None)
@@ -67,7 +71,7 @@ def run_job(job: Job) -> list[AnyRecord]:
     scratch = _scratch(job.folder)
     try:
         records: list[AnyRecord] = [environment(job.plan.runtimes, command_line())]
-        tasks = _tasks(job, scratch / "artifacts")
+        tasks = _tasks(job, scratch)
         for verified in run_tasks(tasks, processes=job.processes, on_step=job.on_step):
             records += verified
         if job.latency:
@@ -88,21 +92,30 @@ def _scratch(folder: Path) -> Path:
     return scratch
 
 
-def _tasks(job: Job, folder: Path) -> list[Task]:
-    return [
-        Task(
-            reference=entry.reference or entry.name,
-            dtype=dtype,
-            variants=job.variants,
-            folder=str(folder),
-            runtimes=tuple(runtime.name for runtime in job.plan.runtimes),
-            known=job.plan.known,
-            seed=job.plan.seed,
-            threads=job.plan.threads,
-            fail_fast=job.plan.fail_fast,
-        )
+def _tasks(job: Job, scratch: Path) -> list[Task]:
+    tasks = [
+        _task(job, scratch / "artifacts", entry.reference or entry.name, dtype)
         for dtype, entry in itertools.product(job.dtypes, job.entries)
     ]
+    wanted = any(entry.name == CHAPTER for entry in job.entries) if job.claims is None else job.claims
+    if wanted:
+        (scratch / "claims").mkdir()
+        tasks.append(_task(job, scratch / "claims", "", "float32"))
+    return tasks
+
+
+def _task(job: Job, folder: Path, reference: str, dtype: str) -> Task:
+    return Task(
+        reference=reference,
+        dtype=dtype,
+        variants=job.variants,
+        folder=str(folder),
+        runtimes=tuple(runtime.name for runtime in job.plan.runtimes),
+        known=job.plan.known,
+        seed=job.plan.seed,
+        threads=job.plan.threads,
+        fail_fast=job.plan.fail_fast,
+    )
 
 
 def _exported(records: Sequence[AnyRecord], folder: Path) -> list[Artifact]:

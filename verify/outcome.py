@@ -10,6 +10,7 @@ from onnx_attest.verify.records import (
     AnyRecord,
     ArtifactRecord,
     CellRecord,
+    ClaimRecord,
     FindingRecord,
     RunRecord,
     StabilityRecord,
@@ -44,7 +45,10 @@ def _verdicts(records: Iterable[AnyRecord]) -> Iterable[Verdict]:
         if isinstance(record, CellRecord | StabilityRecord) and not record.known:
             yield record.verdict
         # A file that is as asked proves nothing of its numbers: it does not pass a run, but it can fail it.
-        if isinstance(record, ArtifactRecord) and record.verdict != "passed":
+        # The same holds for the chapter's statements.
+        if isinstance(record, ArtifactRecord | ClaimRecord) and record.verdict not in ("passed", "skipped"):
+            yield record.verdict
+        if isinstance(record, ArtifactRecord) and record.verdict == "skipped":
             yield record.verdict
 
 

@@ -208,6 +208,25 @@ class LatencyRecord(Record, tag="latency", frozen=True, kw_only=True):
     latency_s: tuple[float, ...] = ()
 
 
+class ClaimRecord(Record, tag="claim", frozen=True, kw_only=True):
+    """One measurement of a statement of the chapter on one runtime.
+
+    Attributes:
+        claim: the statement's number in the chapter.
+        setting: what was varied, `d_k 64` or `1024 equal scores` for example.
+        measured: what was measured, by a name that says the unit; None where there is no number, and `reason` says why.
+    """
+
+    claim: int
+    runtime: str
+    verdict: Verdict
+    reason: str = ""
+    dtype: str = "float32"
+    model: str = ""
+    setting: str = ""
+    measured: dict[str, float | None] = {}
+
+
 class FindingRecord(Record, tag="finding", frozen=True, kw_only=True):
     """A coded statement with its evidence and the next step."""
 
@@ -244,6 +263,7 @@ AnyRecord = (
     | CellRecord
     | StabilityRecord
     | LatencyRecord
+    | ClaimRecord
     | FindingRecord
     | RunRecord
 )

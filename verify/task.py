@@ -11,6 +11,7 @@ from onnx_attest.errors import UnwritableError, UsageError
 from onnx_attest.export.api import ExportFailure, export_entry
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.models.entry import Entry, resolve
+from onnx_attest.verify.claims.experiments import CLAIMS, run_claims
 from onnx_attest.verify.engine import Plan, Step, verify_artifact
 from onnx_attest.verify.findings import finding
 from onnx_attest.verify.known import Known
@@ -33,7 +34,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker is asked for.
 
     Attributes:
-        reference: of the entry, as `resolve` takes it.
+        reference: of the entry, as `resolve` takes it; "" for the experiments on the chapter's statements.
         variants: of those the entry has; all of them if none is named.
         folder: where the exported files go.
         runtimes: names, in the order of the reports.
@@ -54,7 +55,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def model(self) -> str:
         """The name to call it by before the entry is known."""
-        return self.reference.rpartition(":")[2]
+        return self.reference.rpartition(":")[2] or CLAIMS
 
 
 def run_task(task: Task, on_step: Callable[[Step], None]) -> Iterator[AnyRecord]:
@@ -74,6 +75,9 @@ def run_task(task: Task, on_step: Callable[[Step], None]) -> Iterator[AnyRecord]
     )
     on_step(Step(f"{task.model} {task.dtype}", EXPORT))
     try:
+        if not task.reference:
+            yield from run_claims(plan, Path(task.folder))
+            return
         for result in _export(resolve(task.reference), task):
             if isinstance(result, Artifact):
                 yield from verify_artifact(result, plan)

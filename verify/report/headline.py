@@ -9,6 +9,7 @@ from onnx_attest.verify.records import (
     AnyRecord,
     ArtifactRecord,
     CellRecord,
+    ClaimRecord,
     RunRecord,
     StabilityRecord,
     Verdict,
@@ -45,7 +46,7 @@ def _verdict_so_far(records: Iterable[AnyRecord]) -> Verdict:
     return worst([*verdicts, "inconclusive"])
 
 
-def _counts(records: Sequence[AnyRecord], run: RunRecord | None) -> tuple[str, str, str]:
+def _counts(records: Sequence[AnyRecord], run: RunRecord | None) -> tuple[str, ...]:
     """Return what became of the cells, and of the softmax checks and exports those that failed in some way."""
     cells = of_kind(records, CellRecord)
     unsafe = (one for one in of_kind(records, StabilityRecord) if one.verdict not in ("passed", "skipped"))
@@ -55,7 +56,14 @@ def _counts(records: Sequence[AnyRecord], run: RunRecord | None) -> tuple[str, s
         _in_words(cells, "cells ") if cells else _counts_of(run),
         f"stability {stability}" if stability else "",
         f"exports {missing}" if missing else "",
+        _claims(of_kind(records, ClaimRecord)),
     )
+
+
+def _claims(records: Sequence[ClaimRecord]) -> str:
+    counts = Counter(record.verdict for record in records if record.verdict not in ("passed", "skipped"))
+    words = ", ".join(f"{counts[word]} {word}" for word in _ORDER if counts[word])  # type: ignore[index]
+    return f"claims {words}" if words else ""
 
 
 def _counts_of(run: RunRecord | None) -> str:

@@ -39,7 +39,7 @@ def summary(records: Iterable[AnyRecord]) -> str:
         _section("Findings:", _findings(records)),
         _cuda(records),
         _environment(records),
-        "Every number: accuracy.md, stability.md, latency.md, and the same in full precision as .csv.",
+        "Every number: accuracy.md, stability.md, latency.md, claims.md, and the same in full precision as .csv.",
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from onnx_attest.verify.records import AnyRecord
 from onnx_attest.verify.report.accuracy import accuracy, accuracy_csv
+from onnx_attest.verify.report.claims import claims, claims_csv
 from onnx_attest.verify.report.latency import latency, latency_csv
 from onnx_attest.verify.report.stability import stability, stability_csv
 from onnx_attest.verify.report.summary import summary
@@ -20,6 +21,8 @@ VIEWS: Mapping[str, Callable[[Iterable[AnyRecord]], str]] = MappingProxyType(
         "stability.csv": stability_csv,
         "latency.md": latency,
         "latency.csv": latency_csv,
+        "claims.md": claims,
+        "claims.csv": claims_csv,
     }
 )
 

@@ -80,6 +80,14 @@ class TorchSession:
             self.run(inputs)
         return [_to_numpy(weights) for weights in seen.weights]
 
+    def softmax_inputs(self, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return what goes into each softmax that a run calls by its name, in order."""
+        from onnx_attest.verify.runtimes.torch_weights import SoftmaxInputsSeen
+
+        with SoftmaxInputsSeen() as seen:
+            self.run(inputs)
+        return [_to_numpy(scores) for scores in seen.inputs]
+
 
 def _to_torch(array: NDArray[Any]) -> Any:
     """Return the array as a tensor; NumPy has no bfloat16 of its own, torch knows none but its own."""

@@ -30,6 +30,25 @@ class WeightsSeen(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+class SoftmaxInputsSeen(TorchFunctionMode):
+    """While active, what goes into each softmax is kept.
+
+    Attributes:
+        inputs: one tensor a call.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in (torch.softmax, torch.Tensor.softmax, torch.nn.functional.softmax):
+            self.inputs.append(args[0])
+        return func(*args, **(kwargs or {}))
+
+
 def _weights(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rest: list[Any], kwargs: dict[str, Any]
 ) -> torch.Tensor:

@@ -1,0 +1,60 @@
+"""The chapter's statements and what was measured of them: claims.md and claims.csv."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from onnx_attest.verify.claims import STATEMENTS
+from onnx_attest.verify.records import AnyRecord, ClaimRecord
+from onnx_attest.verify.report.flatten import flat_rows
+from onnx_attest.verify.report.formats import UNKNOWN, number
+from onnx_attest.verify.report.grouping import grouped, of_kind
+from onnx_attest.verify.report.tables import Table, escaped, page, to_csv, to_markdown
+
+NONE = "No statement of the chapter was tested in this run: `onnx-attest run --claims` does."
+
+
+def claims(records: Iterable[AnyRecord]) -> str:
+    """Return claims.md: each statement, what its experiment shows, and a table of what was measured."""
+    by_claim = grouped(of_kind(records, ClaimRecord), lambda record: record.claim)
+    parts = [part for claim in sorted(by_claim) for part in _statement(claim, by_claim[claim])]
+    return page("The chapter's statements", parts or [NONE])
+
+
+def claims_csv(records: Iterable[AnyRecord]) -> str:
+    """Return claims.csv: one line a measurement, unrounded."""
+    return to_csv(*flat_rows(ClaimRecord, of_kind(records, ClaimRecord)))
+
+
+def _statement(claim: int, records: Sequence[ClaimRecord]) -> Iterable[str]:
+    statement = STATEMENTS.get(claim)
+    yield f"## {claim}. {escaped(statement.says) if statement else 'a statement that this version does not know'}"
+    if statement:
+        yield escaped(statement.shown)
+    measured = [record for record in records if record.measured]
+    # Experiments of one statement that measure other things stand in tables of their own.
+    for names, group in grouped(measured, lambda record: tuple(record.measured)).items():
+        yield to_markdown(_table(names, group))
+    others = [record for record in records if not record.measured]
+    lines = dict.fromkeys(f"- {record.runtime} {record.verdict}: {record.reason}" for record in others)
+    if lines:
+        yield "\n".join(
+            escaped(line) if not line.startswith("- ") else f"- {escaped(line[2:])}" for line in lines
+        )
+
+
+def _table(names: Sequence[str], records: Sequence[ClaimRecord]) -> Table:
+    dtypes = len({record.dtype for record in records}) > 1
+    columns = ("runtime", *(("dtype",) if dtypes else ()), "setting", *names, "verdict", "note")
+    rows = tuple(
+        (
+            record.runtime,
+            *((record.dtype,) if dtypes else ()),
+            record.setting or UNKNOWN,
+            *(number(record.measured[name]) for name in names),
+            record.verdict,
+            record.reason,
+        )
+        for record in records
+    )
+    return Table("", columns, rows)
