@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 CHAPTER := $(addprefix --model=,sdpa self-attention mha causal sdpa-naive sdpa-unscaled)
 
 .DEFAULT_GOAL := help
-.PHONY: help verify verify-all test test-slow lint format types layers check reference clean
+.PHONY: help verify verify-all test test-slow test-lowest lint format types layers check reference clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -28,6 +28,16 @@ verify-all: $(READY)  ## the same with the whole catalogue
 
 test: $(READY)  ## run the tests (fast ones)
 	$(BIN)/python -m pytest -m "not slow"
+
+# The lowest versions that pyproject.toml allows, in an environment of their own; takes a few minutes to install.
+LOWEST := .venv-lowest
+$(LOWEST)/.ready: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --constraint constraints-lowest.txt --editable ".[torch,cpu,test]"
+	@touch $@
+
+test-lowest: $(LOWEST)/.ready  ## run the fast tests with the lowest supported versions
+	$(LOWEST)/bin/python -m pytest -m "not slow and not pinned"
 
 test-slow: $(READY)  ## run the slow tests
 	$(BIN)/python -m pytest -m slow
@@ -58,4 +68,4 @@ reference: $(READY)  ## write reports/reference anew, to be committed
 	$(BIN)/onnx-attest run $(CHAPTER) --output reports/reference
 
 clean:  ## remove what was made
-	rm -rf $(VENV) build dist *.egg-info reports/latest .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) build dist *.egg-info reports/latest .pytest_cache .mypy_cache .ruff_cache

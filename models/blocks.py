@@ -21,3 +21,18 @@ class PreNormBlock(nn.Module):
         """Return (batch, seq_len, d_model); mask is (batch, seq_len, seq_len), true where a key may be attended."""
         X = X + self.attention(self.attention_norm(X), mask)
         return X + self.hidden(self.hidden_norm(X))
+
+
+class Encoder(nn.Module):
+    """Several pre-norm blocks, and a last normalisation."""
+
+    def __init__(self, d_model: int, heads: int, d_hidden: int, blocks: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(PreNormBlock(d_model, heads, d_hidden) for _ in range(blocks))
+        self.norm = nn.LayerNorm(d_model)
+
+    def forward(self, X: Tensor, mask: Tensor) -> Tensor:
+        """Return (batch, seq_len, d_model); mask is (batch, seq_len, seq_len), true where a key may be attended."""
+        for block in self.blocks:
+            X = block(X, mask)
+        return self.norm(X)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 D_K, D_V = 20, 12
 D_MODEL, HEADS = 45, 5
 D_MEMORY, D_WIDE, D_EVEN, D_HIDDEN = 21, 110, 70, 98
-WINDOW = 4
+WINDOW, BLOCKS = 4, 3
 TRACED = {"batch": 2, "seq_len": 7}
 
 MASKS: tuple[MaskKind, ...] = ("all", "causal", "padding", "left-padding", "holes", "empty-row")
@@ -216,6 +216,8 @@ CATALOGUE: tuple[Entry, ...] = (
           _four_axes(heads=2 * HEADS), _build("torch_modules", "TorchScaledDotProduct", enable_gqa=True, scale=0.3)),
     Entry("block", "pre-norm transformer block", _contract(_tokens(), SQUARE_MASK),
           _build("blocks", "PreNormBlock", D_MODEL, HEADS, D_HIDDEN)),
+    Entry("encoder", f"{BLOCKS} pre-norm blocks and a last normalisation", _contract(_tokens(), SQUARE_MASK),
+          _build("blocks", "Encoder", D_MODEL, HEADS, D_HIDDEN, BLOCKS), dtypes=("float32",)),
     Entry("sdpa-naive", "counter-example: softmax without subtracting the row's maximum",
           CHAPTER, _build("scaled_dot_product", "NaiveSoftmaxAttention", D_K), ("decomposed",)),
     Entry("sdpa-unscaled", "counter-example: no division by sqrt(d_k)",

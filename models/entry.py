@@ -36,6 +36,8 @@ class Entry:
         build: returns the module in evaluation mode. Called with torch's generator seeded.
         variants: the forms of the graph that the module can be exported to. `attention` needs a module that calls
             `torch.nn.functional.scaled_dot_product_attention`: one that writes its softmax out has no such form.
+        dtypes: that `run` makes graphs of; all that it is asked for if none is named. A deep model in half precision has
+            no bound that says anything.
         reference: how `resolve` found the entry, so that the torch runtime can find it again; set by `resolve`.
     """
 
@@ -44,6 +46,7 @@ class Entry:
     contract: Contract
     build: Callable[[], Any]
     variants: tuple[str, ...] = ("decomposed", "attention")
+    dtypes: tuple[str, ...] = ()
     reference: str = ""
 
     def __post_init__(self) -> None:

@@ -43,7 +43,7 @@ def test_every_built_in_entry_is_about_some_cell_of_the_catalogue(entry):
         (model.name, variant, dtype, runtime, case)
         for model in CATALOGUE
         for variant in model.variants
-        for dtype in ("float32", "float16")
+        for dtype in ("float32", "float16", "bfloat16")
         for runtime in ("torch", "ort-cpu")
         for case in plan_cases(model.contract)
     ]
@@ -78,7 +78,7 @@ def test_a_users_file_adds_to_the_built_in_entries(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "everywhere", "shown"),
+    ("verdict", "always", "shown"),
     [
         ("errored", True, ("errored", "i")),
         ("errored", False, ("errored", "i")),
@@ -86,8 +86,8 @@ def test_a_users_file_adds_to_the_built_in_entries(tmp_path):
         ("passed", False, ("passed", "")),
     ],
 )
-def test_a_failure_that_depends_on_the_machine_may_stay_away(verdict, everywhere, shown):
-    entry = Known(model="m", variant="*", runtime="*", case=["*"], issue="i", note="n", everywhere=everywhere)
+def test_a_failure_that_depends_on_the_machine_may_stay_away(verdict, always, shown):
+    entry = Known(model="m", variant="*", runtime="*", case=["*"], issue="i", note="n", always=always)
     record = CellRecord(
         model="m", variant="", opset=18, dtype="float32", artifact_sha256="", runtime="r", runtime_version="",
         case=None if verdict == "errored" else CASE, verdict=verdict,

@@ -23,6 +23,7 @@ from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, Asked, Got, Manifest, digest, read_artifact, write_artifact
 from onnx_attest.models.contract import Contract, TensorSpec
 from onnx_attest.verify.latency import LatencyBudget, LatencyJob, measure, summarise
+from onnx_attest.verify.report import render
 from onnx_attest.verify.runtimes.base import Placement, Tensors
 from onnx_attest.verify.runtimes.registry import select
 from onnx_attest.verify.workers import latency as latency_worker
@@ -180,6 +181,42 @@ OrtSession.run = noisy
         "ort-cpu", [job(artifact)] * 2, threads=1, budget=BUDGET, worker=program(noise + REAL, pids)
     )
     assert [(record.verdict, record.reason) for record in records] == [("passed", "")] * 2
+
+
+def test_k13_a_slow_first_call_at_each_shape_is_in_no_average(artifact: Artifact, pids: Path) -> None:
+    """microsoft/onnxruntime#17443: where lengths alternate, the first call at a new one took 1524 ms, the others 94 ms."""
+    slow_first = """
+import time
+from onnx_attest.verify.runtimes.onnxruntime import OrtSession
+run, seen = OrtSession.run, set()
+def first_is_slow(self, inputs):
+    key = (id(self), *(array.shape for array in inputs.values()))
+    time.sleep(0 if key in seen else 0.25)
+    seen.add(key)
+    return run(self, inputs)
+OrtSession.run = first_is_slow
+"""
+    lengths = (3, 5, 4)
+    worker = program(slow_first + REAL, pids)
+    jobs = [job(artifact, n) for n in lengths]
+    records = list(measure("ort-cpu", jobs, threads=1, budget=BUDGET, worker=worker))
+
+    for record in records:
+        assert record.first_call_s is not None
+        assert record.first_call_s >= 0.25
+        assert summarise(record.latency_s).median_s < 0.125
+    view = render(records)["latency.md"]
+    heading, _, *rows = [line for line in view.splitlines() if line.startswith("|")]
+    columns = [cell.strip() for cell in heading.strip("|").split("|")]
+    shown = [
+        dict(zip(columns, (cell.strip() for cell in row.strip("|").split("|")), strict=True)) for row in rows
+    ]
+    assert [line["axes"] for line in shown] == [f"n={n}" for n in lengths]
+    for line in shown:
+        assert line["first call"].endswith(" ms")
+        assert float(line["first call"].split()[0]) >= 250
+        assert line["median"].endswith((" us", " ms"))
+        assert line["median"] != line["first call"]
 
 
 def test_inputs_arrive_as_they_were_given(artifact: Artifact, pids: Path) -> None:

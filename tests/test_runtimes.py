@@ -54,6 +54,7 @@ def test_optimisations_are_on_by_default_and_off_where_asked():
 
 
 @pytest.mark.skipif(not NO_CUDA, reason="CUDA works here: nothing falls back")
+@pytest.mark.skipif("has no CUDA" in NO_CUDA, reason=f"ort-cuda: {NO_CUDA}")
 def test_session_without_cuda_libraries_is_refused_with_the_loaders_reason(artifact):
     """K8, microsoft/onnxruntime#23372: ORT gives a CPU session and no exception."""
     with pytest.raises(UnavailableError) as error:
@@ -63,6 +64,7 @@ def test_session_without_cuda_libraries_is_refused_with_the_loaders_reason(artif
 
 
 @pytest.mark.skipif(not NO_CUDA, reason="CUDA works here: nothing falls back")
+@pytest.mark.skipif("has no CUDA" in NO_CUDA, reason=f"ort-cuda: {NO_CUDA}")
 def test_session_that_fell_back_is_refused_even_if_the_library_loads(artifact, monkeypatch):
     """The loader may be content where the provider then fails to start: the session itself is asked."""
     monkeypatch.setattr(adapter, "_why_not", lambda provider: "")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -135,6 +136,24 @@ def run_cell(
         found = (finding("OA307", f"{judgement.unbounded} elements have no bound in this case"),)
         verdict, reason = "inconclusive", found[0].message
     return Cell(_record(subject, stage, case, verdict, reason, found, judgement), found), outputs
+
+
+def with_pieces(subject: Subject, stage: Stage, cell: Cell, judgement: Judgement, pieces: int) -> Cell:
+    """Return a cell that had no bound end to end, judged by its pieces instead; still without one, it stays."""
+    found = judgement.findings
+    if not found and judgement.unbounded:
+        return cell
+    verdict: Verdict = "failed" if found else "passed"
+    reason = "; ".join(item.message for item in found)
+    record = _record(subject, stage, cell.record.case, verdict, reason, found, judgement)
+    gates = {**record.gates, "proof": {**record.gates["proof"], "pieces": float(pieces)}}
+    return Cell(msgspec.structs.replace(record, gates=gates), found)
+
+
+def because(cell: Cell, reason: str) -> Cell:
+    """Return an inconclusive cell with one more reason why."""
+    text = f"{cell.record.reason}; piece by piece: {reason}"
+    return replace(cell, record=msgspec.structs.replace(cell.record, reason=text))
 
 
 def _undeclared_nan(subject: Subject, inputs: Mapping[str, NDArray[Any]], evaluation: Evaluation) -> str:

@@ -10,7 +10,17 @@ from onnx_attest.verify.arithmetic import Arithmetic, profile
 from onnx_attest.verify.asked_got import compare_asked_and_got
 from onnx_attest.verify.blame import EXPORTER, MODULE
 from onnx_attest.verify.cases import case_of_axes, plan_cases, without_unreachable
-from onnx_attest.verify.cell import Cell, Identity, Stage, Subject, absent_cell, describe, run_cell
+from onnx_attest.verify.cell import (
+    Cell,
+    Identity,
+    Stage,
+    Subject,
+    absent_cell,
+    because,
+    describe,
+    run_cell,
+    with_pieces,
+)
 from onnx_attest.verify.excuse import excuse, excuse_softmax
 from onnx_attest.verify.expected import Expected
 from onnx_attest.verify.exporter import ExporterCheck, dead_cell, fits
@@ -24,6 +34,7 @@ from onnx_attest.verify.probe import with_weights
 from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CaseRecord
 from onnx_attest.verify.runtimes.base import Runtime, Tensors, UnavailableError
 from onnx_attest.verify.runtimes.registry import RUNTIMES
+from onnx_attest.verify.segments import Places, judge_in_pieces
 from onnx_attest.verify.signature import Signature, read_signature
 from onnx_attest.verify.stability import Look, SoftmaxSeen, direct_look, look_at_softmax
 
@@ -128,6 +139,7 @@ class _Verification:
         self._cells: list[Cell] = []
         self._softmax: list[SoftmaxSeen] = []
         self._looks: dict[str, Look] = {}
+        self._places: dict[str, Places | None] = {}
         self._unreached: list[float] = []
 
     def records(self) -> Iterator[AnyRecord]:
@@ -209,9 +221,29 @@ class _Verification:
                 evaluations[stage.arithmetic.name] = self._evaluate(inputs, stage.arithmetic)
             evaluation = evaluations[stage.arithmetic.name]
             cell, outputs = run_cell(self._subject, stage, case, inputs, evaluation)
+            if outputs is not None and "OA307" in cell.record.findings:
+                cell, evaluation = self._in_pieces(stage, cell, inputs, outputs, evaluation)
             self._cells.append(excuse(cell, self._plan.known))
             if outputs is not None and not isinstance(evaluation, str):
                 self._look(stage, case, inputs, outputs, evaluation)
+
+    def _in_pieces(
+        self, stage: Stage, cell: Cell, inputs: Tensors, outputs: Tensors, evaluation: Evaluation | str
+    ) -> tuple[Cell, Evaluation | str]:
+        """Return a cell without a bound judged piece by piece, if its graph can be cut, and the oracle's pieces."""
+        try:
+            if stage.name not in self._places:
+                self._places[stage.name] = Places.of(self._artifact, self._subject, stage, self._plan.threads)
+            places = self._places[stage.name]
+            if places is None:
+                return cell, evaluation
+            judged = judge_in_pieces(self._subject, stage, places, inputs, outputs)
+        except Exception as error:  # noqa: BLE001 - the cell stays inconclusive, and says what was tried
+            return because(cell, describe(error)), evaluation
+        if isinstance(judged, str):
+            return because(cell, judged), evaluation
+        judgement, pieces = judged
+        return with_pieces(self._subject, stage, cell, judgement, len(places.names) + 1), pieces
 
     def _evaluate(self, inputs: Tensors, arithmetic: Arithmetic) -> Evaluation | str:
         if self._subject.expected.reason:

@@ -19,7 +19,7 @@ def excuse(cell: Cell, entries: Sequence[Known]) -> Cell:
     known = _known(record, entries)
     if known is None or record.verdict not in ("passed", "failed", "errored"):
         return cell
-    if record.verdict == "passed" and not known.everywhere:
+    if record.verdict == "passed" and not known.always:
         return cell
     if record.verdict != "passed":
         return replace(cell, record=msgspec.structs.replace(record, known=known.issue))

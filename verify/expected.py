@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,20 @@ class Expected:
         self.reason = _reason(self._oracle)
         self._gains: dict[float | None, float | None] = {None: 1.0}
 
-    def evaluate(self, inputs: Mapping[str, NDArray[Any]], arithmetic: Arithmetic) -> Evaluation:
-        """Return the outputs with their bounds.
+    def evaluate(
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        arithmetic: Arithmetic,
+        *,
+        observed: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+    ) -> Evaluation:
+        """Return the outputs with their bounds; `observed` as for `GraphOracle.evaluate`.
 
         Raises:
             UnsupportedOperatorError: a form of an operator that the oracle does not have.
         """
-        return self._oracle.evaluate({name: inputs[name] for name in self._oracle.inputs}, arithmetic)
+        given = {name: inputs[name] for name in self._oracle.inputs}
+        return self._oracle.evaluate(given, arithmetic, observed=observed)
 
     def evaluate_graph(
         self, inputs: Mapping[str, NDArray[Any]], arithmetic: Arithmetic, empty_rows: str

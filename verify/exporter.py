@@ -34,6 +34,7 @@ from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError, is_
 from onnx_attest.verify.records import CaseRecord, CellRecord
 from onnx_attest.verify.runtimes.base import Tensors, UnavailableError
 from onnx_attest.verify.runtimes.torch_eager import TorchSession, module_of
+from onnx_attest.verify.segments import at_places, places_of
 
 LONGEST = 64
 """Cases with a longer axis are left to the runtimes: the file's graph is the same at any size."""
@@ -45,7 +46,14 @@ _MASK = 1e30  # a larger constant hides keys: by how much does not matter
 
 @dataclass(frozen=True)
 class ExporterCheck:
-    """The module and the graphs of one artifact, ready to be compared on any case."""
+    """The module and the graphs of one artifact, ready to be compared on any case.
+
+    Attributes:
+        constants: to evaluate the file's graph with.
+        pairs: of the file's and the twin's constants.
+        places: where the file's graph and the twin's can be cut, see `segments.places_of`.
+        note: why there is no twin, "" if there is.
+    """
 
     artifact: Artifact
     subject: Subject
@@ -54,6 +62,7 @@ class ExporterCheck:
     file_oracle: GraphOracle
     constants: Mapping[str, Bounded]
     pairs: Sequence[Pair]
+    places: tuple[dict[int, str], dict[int, str]]
     note: str = ""
 
     @staticmethod
@@ -73,15 +82,18 @@ class ExporterCheck:
         except Exception as error:
             raise UnavailableError(f"the module does not run in float64: {describe(error)}") from error
         model, note, pairs, twin_oracle = subject.signature.model, "", list[Pair](), None
+        places = places_of(model)
+        twin_places = places
         try:
             graph = twin.graph(artifact.manifest.asked.opset)
-            pairs = pair_constants(model, graph)
+            pairs, twin_places = pair_constants(model, graph), places_of(graph)
             twin_oracle = GraphOracle(graph, parameters=twin.numbers())
         except ExportError as error:
             note = f"no double twin: {error}"
         file_oracle = GraphOracle(model)
         constants = _meant(file_oracle, pairs, twin.numbers(), subject.identity.dtype)
-        return ExporterCheck(artifact, subject, twin, twin_oracle, file_oracle, constants, pairs, note)
+        both = (places, twin_places) if set(places) == set(twin_places) else ({}, {})
+        return ExporterCheck(artifact, subject, twin, twin_oracle, file_oracle, constants, pairs, both, note)
 
     def about_file(self) -> list[Finding]:
         """Return what is found without running anything: constants that are not the module's."""
@@ -95,12 +107,15 @@ class ExporterCheck:
     def cell(self, case: CaseRecord, inputs: Tensors) -> Cell:
         """Return the cell of the exporter on a case."""
         wide = {name: _widened(array) for name, array in inputs.items()}
+        session = TorchSession(self.twin.module, self.artifact)
         try:
-            module = TorchSession(self.twin.module, self.artifact).run(wide)
+            module, norms = session.run_and_see_norms(wide)
         except Exception as error:  # noqa: BLE001 - whatever a module raises ends this cell, not the run
             return self._cell(case, "errored", (finding("OA304", describe(error)),))
         try:
-            found, judgement = self._compare(module, wide)
+            found, judgement = self._compare(module, wide, None)
+            if not found and judgement.unbounded and len(norms) > max(self.places[0], default=len(norms)):
+                found, judgement = self._compare(module, wide, norms)
         except UnsupportedOperatorError as error:
             return self._cell(case, "inconclusive", (finding("OA802", str(error)),))
         unbounded = judgement.unbounded and not found
@@ -109,21 +124,31 @@ class ExporterCheck:
         verdict = "inconclusive" if unbounded else "failed" if found else "passed"
         return self._cell(case, verdict, found, judgement)
 
-    def _compare(self, module: Tensors, inputs: Tensors) -> tuple[tuple[Finding, ...], Judgement]:
-        file = self.file_oracle.evaluate(inputs, _FP64, constants=self.constants).outputs
-        twin = None if self.twin_oracle is None else self.twin_oracle.evaluate(inputs, _FP64).outputs
-        dtypes = {name: array.dtype for name, array in module.items()}
-        if twin is not None and self.twin_oracle is not None:
+    def _compare(
+        self, module: Tensors, inputs: Tensors, norms: Sequence[NDArray[Any]] | None
+    ) -> tuple[tuple[Finding, ...], Judgement]:
+        """Return what is found, end to end or, with what the module's normalisations gave, piece by piece."""
+        of_file, of_twin = self.places
+        inside = {} if norms is None else at_places(of_file, norms)
+        evaluation = self.file_oracle.evaluate(inputs, _FP64, constants=self.constants, observed=inside)
+        file = {**evaluation.outputs, **evaluation.observed}
+        values = {**module, **inside}
+        dtypes = {name: array.dtype for name, array in values.items()}
+        if self.twin_oracle is not None:
+            inside = {} if norms is None else at_places(of_twin, norms)
+            evaluation = self.twin_oracle.evaluate(inputs, _FP64, observed=inside)
+            seen = {of_file[index]: evaluation.observed[name] for index, name in of_twin.items() if norms}
+            twin = {**evaluation.outputs, **seen}
             # What the module computes in a shorter format on purpose is in the twin's bound only.
             file = {name: _wider(bound, twin[name]) for name, bound in file.items() if name in twin}
-            of_twin = judge(module, twin, dtypes)
-            if not of_twin.passed:
-                text = f"exported in float64, {_first(of_twin)}"
-                return (self._finding(text, self.twin_oracle, {}, module, inputs),), of_twin
-        of_file = judge(module, file, dtypes)
-        if of_file.passed:
-            return (), of_file
-        return (self._finding(_first(of_file), self.file_oracle, self.constants, module, inputs),), of_file
+            judged = judge(values, twin, dtypes)
+            if not judged.passed:
+                text = f"exported in float64, {_first(judged)}"
+                return (self._finding(text, self.twin_oracle, {}, module, inputs),), judged
+        judged = judge(values, file, dtypes)
+        if judged.passed:
+            return (), judged
+        return (self._finding(_first(judged), self.file_oracle, self.constants, module, inputs),), judged
 
     def _finding(
         self,

@@ -22,7 +22,7 @@ class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         model, variant, dtype, runtime: patterns, `*` matches all.
         case: patterns of case ids. Brackets are literal.
         issue: the address of a public issue, or `counter-example`.
-        everywhere: whether the failure is the same on every machine; if not, a cell that passes is no news.
+        always: whether it fails on every machine and with every seed; if not, a cell that passes is no news.
     """
 
     model: str | list[str]
@@ -32,7 +32,7 @@ class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     issue: str
     note: str
     dtype: str | list[str] = "*"
-    everywhere: bool = True
+    always: bool = True
 
     def matches(self, model: str, variant: str, dtype: str, runtime: str, case: CaseRecord | None) -> bool:
         """Whether the entry is about this cell; one without a case, since its runtime died, only `*` is about."""

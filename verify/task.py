@@ -91,6 +91,10 @@ def run_task(task: Task, on_step: Callable[[Step], None]) -> Iterator[AnyRecord]
 
 
 def _export(entry: Entry, task: Task) -> Iterator[Artifact | ExportFailure]:
+    if entry.dtypes and task.dtype not in entry.dtypes:
+        reason = f"the entry is verified in {', '.join(entry.dtypes)} only: in others its bound says nothing"
+        yield ExportFailure(entry.name, "all", 0, task.dtype, reason, skipped=True)
+        return
     variants = tuple(variant for variant in task.variants if variant in entry.variants)
     if task.variants and not variants:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -40,10 +40,15 @@ class AttentionSeen:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The outputs of a graph with their bounds, and the attentions met on the way."""
+    """The outputs of a graph with their bounds, and the attentions met on the way.
+
+    Attributes:
+        observed: what the oracle had at each observed value, before it went on from the observed one.
+    """
 
     outputs: dict[str, Bounded]
     attentions: tuple[AttentionSeen, ...]
+    observed: dict[str, Bounded] = field(default_factory=dict)
 
     @property
     def logit_std(self) -> float | None:
@@ -114,6 +119,7 @@ class GraphOracle:
         *,
         constants: Mapping[str, Bounded] = MappingProxyType({}),
         logit_factor: float = 1.0,
+        observed: Mapping[str, NDArray[Any]] = MappingProxyType({}),
     ) -> Evaluation:
         """Return all outputs with their bounds for a runtime that computes in `arithmetic`.
 
@@ -122,20 +128,25 @@ class GraphOracle:
             arithmetic: of the runtime.
             constants: instead of the file's own, by name.
             logit_factor: on what goes into each softmax.
+            observed: values that a runtime has inside the graph; what follows is computed from them, without error.
 
         Raises:
             UnsupportedOperatorError: an operator, or a form of one, that the oracle does not have.
         """
         known = {name: exact(value) for name, value in inputs.items()} | self._constants | dict(constants)
         seen: list[AttentionSeen] = []
+        had: dict[str, Bounded] = {}
         with np.errstate(all="ignore"):  # overflow and NaN are results, and are compared by position
             for index, node in enumerate(self._nodes):
                 node = replace(node, logit_factor=logit_factor) if logit_factor != 1.0 else node
                 known |= self._run(node, known, self._own.get(index, arithmetic))
                 seen += _attention_at(node, known)
+                for name in node.outputs:
+                    if name in observed:
+                        had[name], known[name] = known[name], exact(observed[name])
                 for name in self._last_use.get(index, ()):
                     del known[name]
-        return Evaluation({name: known[name] for name in self.outputs}, tuple(seen))
+        return Evaluation({name: known[name] for name in self.outputs}, tuple(seen), had)
 
     def _read(self, node: onnx.NodeProto, index: int) -> Node:
         domain = _domain(node.domain)

@@ -88,6 +88,14 @@ class TorchSession:
             self.run(inputs)
         return [_to_numpy(scores) for scores in seen.inputs]
 
+    def run_and_see_norms(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[Tensors, list[NDArray[Any]]]:
+        """Return the outputs, and what each normalisation of the run gave, in order."""
+        from onnx_attest.verify.runtimes.torch_weights import NormsSeen
+
+        with NormsSeen() as seen:
+            outputs = self.run(inputs)
+        return outputs, [_to_numpy(tensor) for tensor in seen.outputs]
+
 
 def _to_torch(array: NDArray[Any]) -> Any:
     """Return the array as a tensor; NumPy has no bfloat16 of its own, torch knows none but its own."""

@@ -49,6 +49,26 @@ class SoftmaxInputsSeen(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class NormsSeen(TorchFunctionMode):
+    """While active, the result of each layer_norm and rms_norm is kept.
+
+    Attributes:
+        outputs: one tensor a call.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outputs: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in (torch.nn.functional.layer_norm, torch.nn.functional.rms_norm):
+            self.outputs.append(result)
+        return result
+
+
 def _weights(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rest: list[Any], kwargs: dict[str, Any]
 ) -> torch.Tensor:

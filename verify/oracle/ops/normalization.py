@@ -47,7 +47,8 @@ def normalized(
         return np.asarray(values.mean(axes, keepdims=True))
 
     centre = mean(x.value)
-    centre_error = mean(error) + slack * mean(np.abs(x.value))
+    # The mean is kept in the format of the operator's own steps, float32 unless the profile says otherwise.
+    centre_error = mean(error) + slack * mean(np.abs(x.value)) + arithmetic.u * np.abs(centre)
     d = x.value - centre
     d_error = error + centre_error + u * (np.abs(d) + error + centre_error)
     spread = mean(d * d) + epsilon.value
