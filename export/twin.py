@@ -58,6 +58,16 @@ class Twin:
         held = [tensor.detach().reshape(-1).double() for tensor in self.module.state_dict().values()]
         return torch.unique(torch.cat([*held, torch.zeros(0, dtype=torch.float64)])).numpy()
 
+    def folded(self) -> frozenset[str]:
+        """Return the names of the module's own expressions: a constant of that name was computed by the exporter."""
+        return frozenset(node.name for node in self._captured.graph.nodes if node.op == "call_function")
+
+    def dtypes(self) -> frozenset[str]:
+        """Return the dtypes of all tensors of the captured module, `float32` for example."""
+        values = [node.meta.get("val") for node in self._captured.graph.nodes]
+        flat = [one for value in values for one in (value if isinstance(value, tuple | list) else (value,))]
+        return frozenset(str(one.dtype).removeprefix("torch.") for one in flat if hasattr(one, "dtype"))
+
 
 _TWINS: weakref.WeakKeyDictionary[Any, Twin] = weakref.WeakKeyDictionary()
 

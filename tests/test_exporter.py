@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from torch import nn
 
 from onnx_attest.export import export_entry
 from onnx_attest.export.artifact import Artifact, digest, read_artifact
@@ -185,7 +186,7 @@ def test_a_module_that_does_not_run_in_float64_is_a_note(tmp_path):
     (artifact,) = export_entry(Entry("single", "x @ I", contract, single, ("decomposed",)), tmp_path)
     report = checked(artifact)
     (note,) = (item for item in report.findings if item.code == "OA113")
-    assert "does not run in float64" in note.message
+    assert "cannot be copied into float64 and run" in note.message
     assert (exporter_cells(report), report.verdict) == ([], "passed")
 
 
@@ -196,7 +197,8 @@ def test_no_module_no_check(exported):
 
 
 def pair(stored: object, meant: object) -> Pair:
-    return Pair("c", "node", np.asarray(stored), np.asarray(meant))
+    array = np.asarray(stored)
+    return Pair("c", "node", array, np.asarray(meant), held=array.size > 1)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +209,7 @@ def pair(stored: object, meant: object) -> Pair:
         (np.float16(20**-0.5), np.float64(20**-0.5), ""),
         (np.finfo(np.float32).min, np.finfo(np.float64).min, ""),
         (np.float32(-np.inf), np.float64(-np.inf), ""),
-        (np.float32(-1e4), np.float64(-np.inf), "the module has -inf"),
+        (np.float32(-1e4), np.float64(-np.inf), "in the export in float64 -inf"),
         (np.float16(np.inf), np.float64(1e9), ""),
         (np.float32([1, 2, 3]), np.float64([1, 2, 3]), ""),
         (np.float32([1, 2, 3.001]), np.float64([1, 2, 3]), "c[2]"),
@@ -226,7 +228,8 @@ def test_constants_are_paired_by_their_use(tmp_path):
     entry = resolve("rotary")  # its twin has two more casts
     (artifact,) = export_entry(entry, tmp_path, variants=("attention",), opset=23)
     assert isinstance(artifact, Artifact)
-    pairs = pair_constants(onnx.load(artifact.path), twin_of(artifact.module, entry.contract).graph(23))
+    twin = twin_of(artifact.module, entry.contract)
+    pairs = pair_constants(onnx.load(artifact.path), twin.graph(23), twin.numbers())
     held = {name for name, tensor in artifact.module.state_dict().items() if tensor.dim() == 1}
     assert held <= {pair.name for pair in pairs}
     assert all(pair.stored.shape == pair.meant.shape for pair in pairs)
@@ -234,3 +237,136 @@ def test_constants_are_paired_by_their_use(tmp_path):
 
 def test_every_model_of_the_catalogue_has_a_contract_that_fits_the_check():
     assert all(entry.contract.traced for entry in CATALOGUE)
+
+
+class Written(nn.Module):
+    """A linear map, and what is done with it."""
+
+    def __init__(self, then: Callable[[Written, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.linear, self.then = nn.Linear(16, 16), then
+        self.register_buffer("visible", torch.arange(16) < 8)
+        self.gate, self.small = nn.Parameter(torch.randn(16)), nn.Parameter(torch.randn(4, 16) / 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.then(self, x)
+
+
+def exported_as(
+    then: Callable[[Written, torch.Tensor], torch.Tensor], folder: Path, dtype: str = "float32"
+) -> Artifact:
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        return Written(then).eval()
+
+    contract = Contract(
+        (TensorSpec("x", ("batch", "seq_len", 16), role="tokens"),),
+        (TensorSpec("y", ("batch", "seq_len", 16), role="output"),),
+        {"batch": 2, "seq_len": 7},
+    )
+    (artifact,) = export_entry(Entry("written", "", contract, build, ("decomposed",)), folder, dtype=dtype)
+    assert isinstance(artifact, Artifact)
+    return artifact
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize(
+    "then",
+    [
+        lambda m, x: x * m.gate.exp(),
+        lambda m, x: torch.sigmoid(m.gate) * m.linear(x) + (1 - torch.sigmoid(m.gate)) * x,
+        lambda m, x: nn.functional.linear(x, m.linear.weight + 0.5 * (m.small.T @ m.small), m.linear.bias),
+        lambda m, x: x * (m.gate * 0.1 * m.gate),
+    ],
+    ids=["exp", "gate", "low-rank", "product-with-a-float"],
+)
+def test_what_the_exporter_folds_is_no_fault_of_its(then, dtype, tmp_path):
+    """Parameter-only expressions are computed in the file's dtype by the exporter, and anew by torch."""
+    report = checked(exported_as(then, tmp_path, dtype), {"x": (2, 9, 16)})
+    assert [(cell.runtime, cell.reason) for cell in report.cells if cell.verdict != "passed"] == []
+    assert report.verdict == "passed"
+
+
+def test_a_module_that_asks_for_its_dtype_is_not_judged_by_its_twin(tmp_path):
+    def then(m: Written, x: torch.Tensor) -> torch.Tensor:
+        return m.linear(x) / torch.sqrt((x * x).mean(-1, keepdim=True) + torch.finfo(x.dtype).eps * 1000)
+
+    report = checked(exported_as(then, tmp_path), {"x": (2, 9, 16)})
+    assert {cell.verdict for cell in exporter_cells(report)} == {"inconclusive"}
+    assert {item.code for item in report.findings if item.runtime == "exporter"} == {"OA116"}
+
+
+def test_a_twin_whose_constants_overflow_is_left_out(tmp_path):
+    """(1 - mask) * finfo.min: the export in float64 makes 0 * -inf of it, the file does not."""
+
+    def then(m: Written, x: torch.Tensor) -> torch.Tensor:
+        hidden = (1.0 - m.visible.to(x.dtype)) * torch.finfo(x.dtype).min
+        return m.linear(x) * (x @ x.transpose(-1, -2))[..., :1] + hidden
+
+    artifact = exported_as(then, tmp_path)
+    report = checked(artifact, {"x": (2, 9, 16)})
+    assert "failed" not in {cell.verdict for cell in exporter_cells(report)}
+
+
+def through_bfloat16(model: onnx.ModelProto) -> onnx.ModelProto:
+    node = next(node for node in model.graph.node if node.op_type == "MatMul")
+    name, index = node.output[0], list(model.graph.node).index(node)
+    node.output[0] = "long"
+    model.graph.node.insert(
+        index + 1, onnx.helper.make_node("Cast", ["long"], ["short"], name="shorten", to=16)
+    )
+    model.graph.node.insert(index + 2, onnx.helper.make_node("Cast", ["short"], [name], to=1))
+    return model
+
+
+def test_a_cast_to_a_shorter_format_that_the_module_has_not_is_told(tampered):
+    report = checked(tampered("mha", through_bfloat16))
+    (found,) = (item for item in report.findings if item.code == "OA114")
+    assert found.message == "the file casts to bfloat16 at shorten, the module does not"
+    assert report.verdict == "failed"
+
+
+def test_a_cast_in_the_twin_is_told_too(tmp_path, monkeypatch):
+    from onnx_attest.export import twin
+
+    original = twin.lower
+
+    def wrong(*arguments: object) -> onnx.ModelProto:
+        model = original(*arguments)
+        node = next(node for node in model.graph.node if node.op_type == "MatMul")
+        name, index = node.output[0], list(model.graph.node).index(node)
+        node.output[0] = "long"
+        model.graph.node.insert(index + 1, onnx.helper.make_node("Cast", ["long"], ["short"], to=1))
+        model.graph.node.insert(index + 2, onnx.helper.make_node("Cast", ["short"], [name], to=11))
+        return model
+
+    monkeypatch.setattr(twin, "lower", wrong)
+    (artifact,) = export_entry(resolve("mha"), tmp_path, variants=("decomposed",))
+    report = checked(artifact)
+    assert any("the export in float64 casts to float32" in item.message for item in report.findings)
+    assert report.verdict == "failed"
+
+
+def test_an_attribute_that_is_not_the_modules_is_told(tampered):
+    def other_epsilon(model: onnx.ModelProto) -> onnx.ModelProto:
+        for node in model.graph.node:
+            for attribute in node.attribute:
+                if attribute.name == "epsilon":
+                    attribute.f *= 1 + 1e-6
+        return model
+
+    report = checked(tampered("block", other_epsilon))
+    assert {item.code for item in report.findings if "epsilon of" in item.message} == {"OA112"}
+    assert report.verdict == "failed"
+
+
+def test_a_file_that_is_written_otherwise_says_so(tampered):
+    def identity(model: onnx.ModelProto) -> onnx.ModelProto:
+        model.graph.node[-1].output[0] = "before"
+        model.graph.node.append(onnx.helper.make_node("Identity", ["before"], ["output"]))
+        return model
+
+    report = checked(tampered("mha", identity))
+    (note,) = (item for item in report.findings if item.code == "OA115")
+    assert note.message == "more: 1 Identity; less: nothing"
+    assert {cell.verdict for cell in exporter_cells(report) if not cell.known} == {"passed"}

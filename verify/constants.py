@@ -1,8 +1,9 @@
-"""The constants of a file beside those of its double twin: which is which, and whether each is the other, rounded."""
+"""A file beside its double twin: which constant is which, whether each is the other, rounded, and what else differs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,19 +13,39 @@ from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES, largest_of
 from onnx_attest.verify.oracle.bounded import is_floating
+from onnx_attest.verify.oracle.graph import constants_of
 
 COMPUTED_ROUNDINGS = 4.0
 """The exporter computes a scale in the file's dtype, in a few steps: a square root of a rounded quotient, say."""
+FOLDED_ROUNDINGS = 2.0**10
+"""It also computes what the module makes of its parameters alone, in the file's dtype; where that cancels, most digits go."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A floating constant of the file with the twin's; `user` is the node of the file that takes it."""
+    """A floating constant of the file with the twin's.
+
+    Attributes:
+        user: the node of the file that takes it.
+        stored, meant: the file's, and the twin's.
+        held: whether the module holds these numbers; then they are rounded once, and not computed.
+        folded: whether the exporter computed them from an expression of the module.
+    """
 
     name: str
     user: str
     stored: NDArray[Any]
     meant: NDArray[Any]
+    held: bool = False
+    folded: bool = False
+
+    @property
+    def unusable(self) -> bool:
+        """Whether the twin has no number where the file has one: its own constant overflowed on the way."""
+        if self.stored.shape != self.meant.shape:
+            return False
+        stored, meant = self.stored.astype(np.float64), self.meant.astype(np.float64)
+        return bool((np.isnan(meant) & ~np.isnan(stored)).any())
 
     def differs(self) -> str:
         """Return how the file's constant is not the twin's, rounded to the file's dtype; "" if it is."""
@@ -36,27 +57,33 @@ class Pair:
             rounded = self.meant.astype(self.stored.dtype).astype(np.float64)
             error = np.abs(stored - meant)
         u = PROFILES[OF_DTYPE[self.stored.dtype.name]].u_out
-        roundings = COMPUTED_ROUNDINGS if self.stored.size == 1 else 1.0
-        slack = roundings * u * np.where(np.isfinite(meant), np.abs(meant), 0.0)
+        size = np.where(np.isfinite(meant), np.abs(meant), 0.0)
+        slack = (1.0 if self.held else COMPUTED_ROUNDINGS) * u * size
+        if self.folded and not self.held:
+            slack = np.broadcast_to(FOLDED_ROUNDINGS * u * size.max(initial=0.0), size.shape)
         same = (stored == rounded) | lowest | (np.isnan(stored) & np.isnan(meant)) | (error <= slack)
         if same.all():
             return ""
         index = tuple(int(i) for i in np.argwhere(~same)[0])
         at = f"{self.name}{list(index)}" if index else self.name
-        text = f"{at}, which {self.user} takes, is {stored[index]:.9g}, the module has {meant[index]:.9g}"
+        text = f"{at}, which {self.user} takes, is {stored[index]:.9g}, in the export in float64 {meant[index]:.9g}"
         if meant[index] and np.isfinite(meant[index]) and np.isfinite(stored[index]):
             text += f": times 1 {stored[index] / meant[index] - 1:+.3g}"
         return text if same.size == 1 else f"{text} ({int((~same).sum())} such of {same.size})"
 
 
-def pair_constants(file: onnx.ModelProto, twin: onnx.ModelProto) -> list[Pair]:
+def pair_constants(
+    file: onnx.ModelProto,
+    twin: onnx.ModelProto,
+    parameters: NDArray[np.float64],
+    folded: Collection[str] = (),
+) -> list[Pair]:
     """Return the floating constants that both graphs have, each once, in the file's order.
 
     They are paired by the place where they are used; where the graphs differ in more than casts, by their names.
     """
     ours, theirs = _Constants(file), _Constants(twin)
-    operators = [[node.op_type for node in graph.nodes] for graph in (ours, theirs)]
-    if operators[0] == operators[1]:
+    if ours.operators() == theirs.operators():
         places = _same_places(ours, theirs)
     else:
         shared = [name for name in ours.arrays if name in theirs.arrays]
@@ -64,18 +91,76 @@ def pair_constants(file: onnx.ModelProto, twin: onnx.ModelProto) -> list[Pair]:
     pairs: dict[str, Pair] = {}
     for mine, other, user in places:
         if mine in ours.arrays and other in theirs.arrays and mine not in pairs:
-            pairs[mine] = Pair(mine, user, ours.arrays[mine], theirs.arrays[other])
+            meant = theirs.arrays[other]
+            held = bool(np.isin(meant.astype(np.float64), parameters).all())
+            # An array that the module does not hold was computed, whatever its name.
+            computed = other in folded or (meant.size > 1 and not held)
+            pairs[mine] = Pair(mine, user, ours.arrays[mine], meant, held, computed)
     return list(pairs.values())
+
+
+def structure(
+    file: onnx.ModelProto, twin: onnx.ModelProto, dtype: str, dtypes: Collection[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield how the file is written otherwise than the twin: (kind, text, node).
+
+    `attribute` and `cast` are faults; `written` is a difference that the values have to be told by.
+
+    Args:
+        file: the graph.
+        twin: the module's export in float64.
+        dtype: of the file.
+        dtypes: that the module itself has tensors of, in float64.
+    """
+    ours, theirs = _Constants(file), _Constants(twin)
+    yield from _short_casts("the file", file, dtype, dtypes)
+    yield from _short_casts("the export in float64", twin, "float64", dtypes)
+    if ours.operators() != theirs.operators():
+        mine, other = Counter(ours.operators()), Counter(theirs.operators())
+        more = ", ".join(f"{count} {name}" for name, count in sorted((mine - other).items()))
+        less = ", ".join(f"{count} {name}" for name, count in sorted((other - mine).items()))
+        yield "written", f"more: {more or 'nothing'}; less: {less or 'nothing'}", ""
+        return
+    for a, b in zip(ours.nodes, theirs.nodes, strict=True):
+        theirs_by_name = {attribute.name: attribute.f for attribute in b.attribute}
+        for attribute in a.attribute:
+            same = theirs_by_name.get(attribute.name)
+            if attribute.type == onnx.AttributeProto.FLOAT and same != attribute.f:
+                yield "attribute", f"{attribute.name} of {a.name} is {attribute.f:.9g}, not {same}", a.name
+
+
+_BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
+
+
+def _short_casts(
+    whose: str, model: onnx.ModelProto, dtype: str, dtypes: Collection[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the casts to a format shorter than a graph's own that the module has no tensor of."""
+    for node in model.graph.node:
+        to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
+        if node.op_type != "Cast" or not to:
+            continue
+        target = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(to)).name
+        if _BITS.get(target, 64) < _BITS.get(dtype, 32) and target not in dtypes:
+            yield (
+                "cast",
+                f"{whose} casts to {target} at {node.name or node.output[0]}, the module does not",
+                node.name,
+            )
 
 
 class _Constants:
     """The floating constants of a graph by name, and its nodes but for casts."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+        arrays = constants_of(model)
         self.arrays = {name: array for name, array in arrays.items() if is_floating(array.dtype)}
         self._cast = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Cast"}
-        self.nodes = [node for node in model.graph.node if node.op_type != "Cast"]
+        self.nodes = [node for node in model.graph.node if node.op_type not in ("Cast", "Constant")]
+
+    def operators(self) -> list[str]:
+        """Return the operators in order."""
+        return [node.op_type for node in self.nodes]
 
     def origin(self, name: str) -> str:
         """Return what a value was before it was cast."""

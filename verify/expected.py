@@ -14,6 +14,7 @@ from onnx_attest.errors import UsageError
 from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES, Arithmetic
 from onnx_attest.verify.cases import make_inputs, shape_of
 from onnx_attest.verify.footprint import refuse_beyond_memory
+from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import Evaluation, GraphOracle
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.records import CaseRecord
@@ -47,14 +48,15 @@ class Expected:
         arithmetic: Arithmetic,
         *,
         observed: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+        constants: Mapping[str, Bounded] = MappingProxyType({}),
     ) -> Evaluation:
-        """Return the outputs with their bounds; `observed` as for `GraphOracle.evaluate`.
+        """Return the outputs with their bounds; `observed` and `constants` as for `GraphOracle.evaluate`.
 
         Raises:
             UnsupportedOperatorError: a form of an operator that the oracle does not have.
         """
         given = {name: inputs[name] for name in self._oracle.inputs}
-        return self._oracle.evaluate(given, arithmetic, observed=observed)
+        return self._oracle.evaluate(given, arithmetic, observed=observed, constants=constants)
 
     def evaluate_graph(
         self, inputs: Mapping[str, NDArray[Any]], arithmetic: Arithmetic, empty_rows: str

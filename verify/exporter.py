@@ -25,11 +25,11 @@ from onnx_attest.export.twin import Twin, twin_of
 from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES
 from onnx_attest.verify.blame import EXPORTER
 from onnx_attest.verify.cell import Cell, Subject, describe, numbers_of
-from onnx_attest.verify.constants import COMPUTED_ROUNDINGS, Pair, pair_constants
+from onnx_attest.verify.constants import COMPUTED_ROUNDINGS, Pair, pair_constants, structure
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import Judgement, judge
 from onnx_attest.verify.oracle.bounded import Bounded, is_floating
-from onnx_attest.verify.oracle.graph import GraphOracle
+from onnx_attest.verify.oracle.graph import HIDES, GraphOracle
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError, is_short
 from onnx_attest.verify.records import CaseRecord, CellRecord
 from onnx_attest.verify.runtimes.base import Tensors, UnavailableError
@@ -41,7 +41,7 @@ LONGEST = 64
 _FP64 = PROFILES["fp64"]
 _STEP = 2.0**-20  # of the finite difference; its own error, of second order, is a millionth of the estimate
 _EXPLAINED = 0.99
-_MASK = 1e30  # a larger constant hides keys: by how much does not matter
+_CODES = {"attribute": "OA112", "cast": "OA114", "written": "OA115"}
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class ExporterCheck:
     constants: Mapping[str, Bounded]
     pairs: Sequence[Pair]
     places: tuple[dict[int, str], dict[int, str]]
+    differences: tuple[tuple[str, str, str], ...] = ()
     note: str = ""
 
     @staticmethod
@@ -80,20 +81,29 @@ class ExporterCheck:
         try:
             twin = twin_of(module, artifact.manifest.contract)
         except Exception as error:
-            raise UnavailableError(f"the module does not run in float64: {describe(error)}") from error
+            reason = f"the module cannot be copied into float64 and run: {describe(error)}"
+            raise UnavailableError(reason) from error
         model, note, pairs, twin_oracle = subject.signature.model, "", list[Pair](), None
         places = places_of(model)
-        twin_places = places
+        twin_places, differences = places, tuple[tuple[str, str, str], ...]()
+        numbers, dtype = twin.numbers(), subject.identity.dtype
         try:
             graph = twin.graph(artifact.manifest.asked.opset)
-            pairs, twin_places = pair_constants(model, graph), places_of(graph)
-            twin_oracle = GraphOracle(graph, parameters=twin.numbers())
+            folded = twin.folded()
+            pairs, twin_places = pair_constants(model, graph, numbers, folded), places_of(graph)
+            differences = tuple(structure(model, graph, dtype, twin.dtypes()))
+            twin_oracle = GraphOracle(graph, parameters=numbers, folded=folded)
         except ExportError as error:
             note = f"no double twin: {error}"
+        if broken := [pair.name for pair in pairs if pair.unusable]:
+            note = f"no double twin: its constant {broken[0]} is NaN, the file's is not"
+            pairs, twin_oracle = [], None
         file_oracle = GraphOracle(model)
-        constants = _meant(file_oracle, pairs, twin.numbers(), subject.identity.dtype)
+        constants = _meant(file_oracle, pairs, numbers, dtype)
         both = (places, twin_places) if set(places) == set(twin_places) else ({}, {})
-        return ExporterCheck(artifact, subject, twin, twin_oracle, file_oracle, constants, pairs, both, note)
+        return ExporterCheck(
+            artifact, subject, twin, twin_oracle, file_oracle, constants, pairs, both, differences, note
+        )
 
     def about_file(self) -> list[Finding]:
         """Return what is found without running anything: constants that are not the module's."""
@@ -102,7 +112,27 @@ class ExporterCheck:
             for pair in self.pairs
             if (text := pair.differs())
         ]
+        found += [
+            finding(_CODES[kind], text, blame=EXPORTER if kind != "written" else "", node=node)
+            for kind, text, node in self.differences
+        ]
         return found + ([finding("OA113", self.note)] if self.note else [])
+
+    def recomputed(self) -> dict[str, Bounded]:
+        """Return the constants that the module computes anew at each run, with how far it may be from the file's."""
+        # The exporter passes Python's floats through float32 whatever the file's dtype is, torch does not.
+        u = max(PROFILES[OF_DTYPE[self.subject.identity.dtype]].u_out, PROFILES["fp32"].u)
+        anew = {}
+        for pair in self.pairs:
+            if pair.held or pair.differs():
+                continue
+            stored, meant = pair.stored.astype(np.float64), pair.meant.astype(np.float64)
+            computed = np.isfinite(stored) & np.isfinite(meant) & (np.abs(meant) < HIDES) & ~is_short(meant)
+            if computed.any():
+                near, far = (np.where(computed, array, 0.0) for array in (stored, meant))
+                error = np.abs(near - far) + COMPUTED_ROUNDINGS * u * np.abs(far)
+                anew[pair.name] = Bounded(stored, error)
+        return anew
 
     def cell(self, case: CaseRecord, inputs: Tensors) -> Cell:
         """Return the cell of the exporter on a case."""
@@ -118,6 +148,9 @@ class ExporterCheck:
                 found, judgement = self._compare(module, wide, norms)
         except UnsupportedOperatorError as error:
             return self._cell(case, "inconclusive", (finding("OA802", str(error)),))
+        if found and self._is_another_function(inputs, module):
+            text = "the module is another function in float64 than in the file's dtype"
+            return self._cell(case, "inconclusive", (finding("OA116", text),), judgement)
         unbounded = judgement.unbounded and not found
         if unbounded:
             found = (finding("OA307", f"{judgement.unbounded} elements have no bound in this case"),)
@@ -149,6 +182,18 @@ class ExporterCheck:
         if judged.passed:
             return (), judged
         return (self._finding(_first(judged), self.file_oracle, self.constants, module, inputs),), judged
+
+    def _is_another_function(self, inputs: Tensors, double: Tensors) -> bool:
+        """Whether the module in the file's own dtype gives what the file does, and in float64 something else."""
+        try:
+            own = TorchSession(module_of(self.artifact), self.artifact).run(inputs)
+            profile = PROFILES[OF_DTYPE[self.subject.identity.dtype]]
+            file = self.file_oracle.evaluate(inputs, profile, constants=self.recomputed()).outputs
+        except Exception:  # noqa: BLE001 - then nothing is known, and the finding stands
+            return False
+        dtypes = {name: array.dtype for name, array in own.items()}
+        wide = {name: array.dtype for name, array in double.items()}
+        return judge(own, file, dtypes).passed and not judge(double, file, wide).passed
 
     def _finding(
         self,
@@ -237,7 +282,7 @@ def _meant(
 def _rounded(constant: Bounded, parameters: NDArray[np.float64], u: float) -> Bounded:
     """Return a constant with the rounding of the file's dtype, unless the module holds that very number."""
     value = constant.value
-    exact = np.isin(value, parameters) | ~np.isfinite(value) | is_short(value)
+    exact = np.isin(value, parameters) | ~np.isfinite(value) | is_short(value) | (np.abs(value) > HIDES)
     if exact.all():
         return constant
     return Bounded(value, COMPUTED_ROUNDINGS * u * np.where(exact, 0.0, np.abs(value)))
@@ -286,6 +331,10 @@ class _Suspects:
     inputs: Tensors
 
     def worst(self) -> _Suspect | None:
+        with np.errstate(all="ignore"):  # a difference may be beyond all numbers
+            return self._worst()
+
+    def _worst(self) -> _Suspect | None:
         outputs = self._outputs(None, 1.0)
         if any(outputs[name].shape != self.module[name].shape for name in outputs):
             return None
@@ -296,6 +345,10 @@ class _Suspects:
         likely = []
         for suspect in self._candidates():
             moved = self._outputs(suspect, 1 + _STEP)
+            if any(
+                not np.array_equal(np.isfinite(moved[name]), np.isfinite(outputs[name])) for name in outputs
+            ):
+                continue  # it breaks, a mask that overflows say: that is no direction
             direction = _flat({name: (moved[name] - outputs[name]) / _STEP for name in outputs})
             length = float(direction @ direction)
             if 0 < length < np.inf:
@@ -312,7 +365,7 @@ class _Suspects:
     def _candidates(self) -> Iterator[_Suspect]:
         for name, constant in {**self.oracle.constants, **self.constants}.items():
             value = constant.value
-            if constant.is_float and value.size == 1 and 0 < abs(value.reshape(-1)[0]) < _MASK:
+            if constant.is_float and value.size == 1 and 0 < abs(value.reshape(-1)[0]) < HIDES:
                 yield _Suspect(f"the constant {name} ({float(value.reshape(-1)[0]):.6g})", name)
         yield _Suspect("the logits", "")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from onnx_attest.verify.blame import MODULE, blamed_cells
+from onnx_attest.verify.blame import EXPORTER, MODULE, blamed_cells
 from onnx_attest.verify.cell import Cell, Subject
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.records import CaseRecord, CellRecord, FindingRecord, StabilityRecord
@@ -46,14 +46,14 @@ def finding_records(
     yield from told.records(subject)
     for party, code, message in _SUMMARIES:
         guilty = [cells[index].record for index, name in blamed.items() if name == party]
-        if guilty:
+        if any(record.runtime != EXPORTER for record in guilty):  # OA111 says it of the exporter's own cells
             yield _summary(subject, code, message, party, guilty)
 
 
 def _summary(
     subject: Subject, code: str, message: str, party: str, guilty: Sequence[CellRecord]
 ) -> FindingRecord:
-    runtimes = list(dict.fromkeys(record.runtime for record in guilty))
+    runtimes = [name for name in dict.fromkeys(record.runtime for record in guilty) if name != EXPORTER]
     text = _MODULE_ALONE if runtimes == [MODULE] else message.format(", ".join(runtimes))
     known = guilty[0].known if all(record.known for record in guilty) else ""
     case = guilty[0].case

@@ -177,6 +177,26 @@ _TABLE = (
         "Create tensors in the dtype of the input.",
     ),
     Code(
+        "OA114", "error", "The file casts to a shorter format where the module does not",
+        "A value that goes through float16 or bfloat16 on the way loses its digits, whatever computes the rest.",
+        "Cast to float16 and back, put behind a MatMul by a conversion tool.",
+        "Look at the node named: export again, or find the tool that put it there.",
+    ),
+    Code(
+        "OA115", "note", "The file is written otherwise than the module's export in float64",
+        "The file comes from another exporter, or was edited or optimised. Constants without a counterpart are taken with "
+        "four roundings of the file's dtype, so a smaller fault in one of them stays unseen.",
+        "A file of torch.onnx.export(dynamo=False), verified with --against.",
+        "Nothing, if that is what the file is.",
+    ),
+    Code(
+        "OA116", "warning", "The module is another function in float64",
+        "In the file's dtype the module gives what the file does, in float64 something else: it asks for the dtype of its "
+        "input. The exporter cannot be judged by it; the runtimes are.",
+        "x / sqrt(mean(x * x) + torch.finfo(x.dtype).eps).",
+        "Use a number in place of what depends on the dtype, to have the export checked.",
+    ),
+    Code(
         "OA201", "note", "A runtime was not used",
         "What was not run was not verified; the rows say skipped, and never passed.",
         "ort-cuda on a machine without CUDA libraries: libcublasLt.so.13 cannot be opened.",

@@ -263,7 +263,7 @@ def attention(
     """
     transposed = Bounded(k.value.swapaxes(-1, -2), None if k.error is None else k.error.swapaxes(-1, -2))
     factor = Bounded(np.array([scale]), np.array([scale_error]) if scale_error else None)
-    scores = multiply(matmul(q, transposed, arithmetic), factor, arithmetic)
+    scores = _scaled_anywhere(multiply(matmul(q, transposed, arithmetic), factor, arithmetic), arithmetic)
     if softcap:
         scores = soft_capped(scores, softcap, arithmetic)
     if bias is not None:
@@ -272,6 +272,13 @@ def attention(
         scores = where(allowed, scores, Bounded(np.full((1,), -np.inf)))
     weights = with_policy(softmax(scores, arithmetic), empty_rows, arithmetic)
     return weighted_sum(weights, v, arithmetic), weights
+
+
+def _scaled_anywhere(scores: Bounded, arithmetic: Arithmetic) -> Bounded:
+    """Return scores of one operator, which may scale q and k before their product: c_s u s|q||k|, as in NUMERICS.md."""
+    assert scores.magnitude is not None  # they are a product's
+    rounding = arithmetic.c_s * arithmetic.u * scores.magnitude
+    return replace(scores, error=np.asarray(scores.errors() + rounding))
 
 
 def soft_capped(scores: Bounded, cap: float, arithmetic: Arithmetic) -> Bounded:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -17,8 +17,11 @@ from onnx_attest.verify.oracle.bounded import Bounded, exact
 from onnx_attest.verify.oracle.ops import OPERATORS
 from onnx_attest.verify.oracle.ops.operator import Node, UnsupportedOperatorError, is_short
 
+HIDES = 1e30
+"""A larger constant hides keys: by how much does not matter."""
 _SINGLE = 2.0**-24
 _TABLE_ROUNDINGS = 4.0
+_DOUBLE = 2.0**-50  # what the exporter computes in float64, in a few steps
 _SHORTER = {"FLOAT": "fp32", "FLOAT16": "fp16-steps", "BFLOAT16": "bf16-acc"}
 
 
@@ -71,6 +74,7 @@ class GraphOracle:
         stored_as: np.dtype[Any] | None = None,
         empty_rows: str = "unknown",
         parameters: NDArray[np.float64] | None = None,
+        folded: Collection[str] = (),
     ) -> None:
         """Read the graph.
 
@@ -82,23 +86,27 @@ class GraphOracle:
                 other the graph decides.
             parameters: for the export of a module in float64: the numbers that it holds. Other constants, and the
                 attributes, may have passed through float32 on the way: those that are float32 numbers, and not short
-                ones, carry its rounding. What the graph keeps in a shorter format is computed in that format's
+                ones, carry its rounding, and so do the `folded` ones. What the graph keeps in a shorter format is computed in that format's
                 arithmetic.
+            folded: names of constants that the exporter computed from the module's own expressions.
         """
         self._opsets = {_domain(opset.domain): opset.version for opset in model.opset_import}
         self._empty_rows = empty_rows
         self._attribute_error = 0.0 if parameters is None else _SINGLE
-        self._nodes = [self._read(node, index) for index, node in enumerate(model.graph.node)]
-        self._constants = {
-            tensor.name: _constant(onnx.numpy_helper.to_array(tensor), stored_as)
-            for tensor in model.graph.initializer
-        }
+        arrays = constants_of(model)
+        self._nodes = [
+            self._read(node, index)
+            for index, node in enumerate(model.graph.node)
+            if not node.output or node.output[0] not in arrays
+        ]
+        self._constants = {name: _constant(array, stored_as) for name, array in arrays.items()}
         self._own: dict[int, Arithmetic] = {}
         if parameters is not None:
             self._constants = {
-                name: _passed_through_single(c, parameters) for name, c in self._constants.items()
+                name: _passed_through_single(c, parameters, folded=name in folded)
+                for name, c in self._constants.items()
             }
-            self._own = _own_arithmetic(model)
+            self._own = _own_arithmetic(model, [node.outputs[0] for node in self._nodes])
         self.inputs = [value.name for value in model.graph.input if value.name not in self._constants]
         self.outputs = [value.name for value in model.graph.output]
         self._last_use = self._last_uses()
@@ -201,7 +209,16 @@ def _constant(array: NDArray[Any], stored_as: np.dtype[Any] | None) -> Bounded:
     return Bounded(value.value, error)
 
 
-def _passed_through_single(constant: Bounded, parameters: NDArray[np.float64]) -> Bounded:
+def constants_of(model: onnx.ModelProto) -> dict[str, NDArray[Any]]:
+    """Return the constants of a graph by name: its initializers, and the tensors of its Constant nodes."""
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and not _domain(node.domain):
+            tensors.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+    return {name: onnx.numpy_helper.to_array(tensor) for name, tensor in tensors.items()}
+
+
+def _passed_through_single(constant: Bounded, parameters: NDArray[np.float64], *, folded: bool) -> Bounded:
     """Return the constant with the rounding of float32 where it may have been through it.
 
     The exporter splits a scale into two square roots, and computes tables (slopes, frequencies) in a few steps.
@@ -209,11 +226,13 @@ def _passed_through_single(constant: Bounded, parameters: NDArray[np.float64]) -
     value = constant.value
     if not constant.is_float:
         return constant
-    known = ~np.isfinite(value) | is_short(value) | _among(value, parameters)
+    # A number like -3.4e38 hides keys, and is what the exporter chose.
+    known = ~np.isfinite(value) | is_short(value) | (np.abs(value) > HIDES) | _among(value, parameters)
     with np.errstate(over="ignore"):
         single, root = _is_single(value), _is_single(value * value)
-    roundings = 1.0 if value.size == 1 else _TABLE_ROUNDINGS
-    relative = np.where(known, 0.0, np.where(single, roundings, np.where(root, 0.5, 0.0)))
+    roundings = 1.0 if value.size == 1 and not folded else _TABLE_ROUNDINGS
+    single = single | folded
+    relative = np.where(known, 0.0, np.where(single, roundings, np.where(root, 0.5, _DOUBLE / _SINGLE)))
     if not relative.any():
         return constant
     return Bounded(value, _SINGLE * relative * np.abs(value, where=relative > 0, out=np.zeros_like(value)))
@@ -233,15 +252,15 @@ def _among(value: NDArray[Any], sorted_numbers: NDArray[np.float64]) -> NDArray[
     return np.asarray(sorted_numbers[place] == value)
 
 
-def _own_arithmetic(model: onnx.ModelProto) -> dict[int, Arithmetic]:
-    """Return the arithmetic of each node that gives something shorter than float64."""
+def _own_arithmetic(model: onnx.ModelProto, outputs: Sequence[str]) -> dict[int, Arithmetic]:
+    """Return the arithmetic of each node, by its place, whose first output is shorter than float64."""
     inferred = onnx.shape_inference.infer_shapes(model).graph
     kinds = {
         value.name: value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)
     }
     own = {}
-    for index, node in enumerate(model.graph.node):
-        name = onnx.TensorProto.DataType.Name(kinds.get(node.output[0], 0))
+    for index, output in enumerate(outputs):
+        name = onnx.TensorProto.DataType.Name(kinds.get(output, 0))
         profile = _SHORTER.get(name)
         if profile is not None:
             own[index] = PROFILES[profile]
