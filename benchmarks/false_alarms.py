@@ -32,7 +32,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=20, help="1 to this are used")
+    parser.add_argument("--seeds", type=int, default=20, help="how many")
+    parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--dtypes", nargs="+", default=["float32", "float16", "bfloat16"])
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +46,7 @@ def main() -> None:
             }
             total: Counter[str] = Counter()
             worst = 0.0
-            for seed in range(1, asked.seeds + 1):
+            for seed in range(asked.first, asked.first + asked.seeds):
                 seen, largest, alarms = sweep(artifacts, Plan(seed=seed, dead=dead, threads=1))
                 total += seen
                 worst = max(worst, largest)

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from onnx_attest.verify.api import verify
 from onnx_attest.verify.arithmetic import PROFILES
@@ -276,3 +277,29 @@ def test_what_is_exactly_zero_stays_so():
     assert y.error is not None
     assert y.error[0] == 0
     assert y.error[1] > 0
+
+
+def test_layer_normalization_in_steps_of_float16_is_within_its_bound():
+    """NumPy keeps the sum, the mean, the squares and the variance in float16; the first bound counted none of them."""
+    model = graph(
+        "g (float16[n, 45] x, float16[45] w, float16[45] b) => (float16[n, 45] y) "
+        "{ y = LayerNormalization <axis = -1> (x, w, b) }"
+    )
+    evaluator, oracle, rng = ReferenceEvaluator(model), GraphOracle(model), np.random.default_rng(0)
+    for offset in (0.0, 0.5, 3.0, 10.0):
+        x = (rng.standard_normal((2000, 45)) + offset).astype(np.float16)
+        inputs = {"x": x, "w": np.ones(45, np.float16), "b": np.zeros(45, np.float16)}
+        bounded_y = oracle.evaluate(inputs, PROFILES["fp16-steps"]).outputs["y"]
+        assert judge(
+            {"y": evaluator.run(None, inputs)[0]}, {"y": bounded_y}, {"y": np.dtype(np.float16)}
+        ).passed
+
+
+def test_an_operator_may_scale_queries_and_keys_before_their_product():
+    """Then the scale rounds each of them: s|q||K| counts, not the product, which may cancel."""
+    q = exact(np.array([[[100.0, 100.0]]]))
+    k = exact(np.array([[[1.0, -1.0], [0.5, -0.25]]]))
+    v = exact(np.array([[[1.0], [-1.0]]]))
+    _, weights = attention(q, k, v, PROFILES["fp16-steps"], scale=1.0)
+    assert weights.softmax is not None
+    assert np.all(weights.softmax.theta > 4 * 2.0**-11 * 100)

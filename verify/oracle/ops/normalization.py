@@ -47,15 +47,16 @@ def normalized(
         return np.asarray(values.mean(axes, keepdims=True))
 
     centre = mean(x.value)
-    # The mean is kept in the format of the operator's own steps, float32 unless the profile says otherwise.
-    centre_error = mean(error) + slack * mean(np.abs(x.value)) + arithmetic.u * np.abs(centre)
+    # Sum, mean, squares and variance are kept in the format of the operator's own steps: one rounding each.
+    steps = 3 * arithmetic.u
+    centre_error = mean(error) + slack * mean(np.abs(x.value)) + steps * np.abs(centre)
     d = x.value - centre
     d_error = error + centre_error + u * (np.abs(d) + error + centre_error)
     spread = mean(d * d) + epsilon.value
     spread_error = (
         mean(2 * np.abs(d) * d_error + d_error**2)
         + slack * (mean(x.value**2) + centre**2)
-        + u * spread
+        + (u + steps) * spread
         + epsilon.errors()
     )
     remaining = np.maximum(spread - spread_error, 0.0)
