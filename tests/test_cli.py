@@ -281,7 +281,11 @@ def test_closed_streams_are_no_error(tmp_path):
 
 def test_interruption_is_130_and_one_line(tmp_path):
     file = tmp_path / "interrupts.py"
-    file.write_text("import os, signal\ndef factory():\n    os.kill(os.getpid(), signal.SIGINT)\n")
+    # A shell starts what it runs in the background with the signal ignored; a person at a terminal does not.
+    file.write_text(
+        "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "def factory():\n    os.kill(os.getpid(), signal.SIGINT)\n"
+    )
     answer = process("export", f"{file}:factory", "-o", tmp_path, stdout=subprocess.PIPE)
     assert (answer.returncode, answer.stdout) == (130, "")
     assert answer.stderr.startswith("onnx-attest: error: interrupted")
