@@ -59,7 +59,7 @@ def main() -> None:
 def export_all(folder: Path, dtype: str) -> Iterator[Artifact]:
     """Yield every artifact of the catalogue."""
     for entry in CATALOGUE:
-        if entry.dtypes and dtype not in entry.dtypes:
+        if not entry.is_verified_in(dtype):
             continue
         for result in export_entry(entry, folder, dtype=dtype):
             if isinstance(result, Artifact):

@@ -49,6 +49,10 @@ class Entry:
     dtypes: tuple[str, ...] = ()
     reference: str = ""
 
+    def is_verified_in(self, dtype: str) -> bool:
+        """Whether `run` makes a graph of it in a dtype."""
+        return not self.dtypes or dtype in self.dtypes
+
     def __post_init__(self) -> None:
         """Refuse an entry that could not be exported, where it is written.
 

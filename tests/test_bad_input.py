@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from graphs import masked_attention
 from onnx import TensorProto, helper, numpy_helper
 
 from onnx_attest.errors import UnwritableError, UsageError
@@ -38,16 +39,7 @@ from onnx_attest.verify.report import write_reports
 from onnx_attest.verify.signature import read_signature
 from onnx_attest.verify.task import Task, run_task
 
-ATTENTION = """
-attention (float[batch, n, 4] q, bool[batch, n, n] mask) => (float[batch, n, 4] y) <float hidden = {-inf}>
-{
-  k = Transpose <perm = [0, 2, 1]> (q)
-  s = MatMul (q, k)
-  t = Where (mask, s, hidden)
-  p = Softmax <axis = -1> (t)
-  y = MatMul (p, q)
-}
-"""
+ATTENTION = masked_attention("q")
 DOUBLE = "double (float[n, 4] x) => (float[n, 4] y) { y = Add (x, x) }"
 REFERENCE = ("--runtime", "onnx-reference")
 

@@ -17,7 +17,7 @@ from onnx_attest.export.artifact import Artifact, digest, read_artifact
 from onnx_attest.models import CATALOGUE, Contract, Entry, TensorSpec, resolve
 from onnx_attest.verify import verify
 from onnx_attest.verify.api import Report
-from onnx_attest.verify.constants import Pair, pair_constants
+from onnx_attest.verify.constants import Beside, Pair
 from onnx_attest.verify.records import CellRecord
 
 SHAPES = {"Q": (2, 7, 20), "K": (2, 7, 20), "V": (2, 7, 12), "mask": (2, 7, 7)}
@@ -217,7 +217,7 @@ def pair(stored: object, meant: object) -> Pair:
     ],
 )
 def test_a_constant_is_the_modules_rounded_or_it_is_told(stored, meant, differs):
-    text = pair(stored, meant).differs()
+    text = pair(stored, meant).difference
     assert differs in text
     assert bool(text) is bool(differs)
 
@@ -229,7 +229,7 @@ def test_constants_are_paired_by_their_use(tmp_path):
     (artifact,) = export_entry(entry, tmp_path, variants=("attention",), opset=23)
     assert isinstance(artifact, Artifact)
     twin = twin_of(artifact.module, entry.contract)
-    pairs = pair_constants(onnx.load(artifact.path), twin.graph(23), twin.numbers())
+    pairs = Beside(onnx.load(artifact.path), twin.graph(23)).pairs(twin.numbers())
     held = {name for name, tensor in artifact.module.state_dict().items() if tensor.dim() == 1}
     assert held <= {pair.name for pair in pairs}
     assert all(pair.stored.shape == pair.meant.shape for pair in pairs)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from graphs import masked_attention
 from onnx import TensorProto, numpy_helper
 
 from onnx_attest.errors import UsageError
@@ -19,16 +20,7 @@ from onnx_attest.verify.footprint import BYTES_PER_ELEMENT, free_bytes, largest_
 from onnx_attest.verify.inputs import axes_of_shapes, check_inputs, load_inputs, parse_shapes
 from onnx_attest.verify.signature import Signature, read_signature
 
-MASKED = """
-masked (float[batch, n, 4] x, bool[batch, n, n] mask) => (float[batch, n, 4] y) <float hidden = {-inf}>
-{
-  k = Transpose <perm = [0, 2, 1]> (x)
-  s = MatMul (x, k)
-  t = Where (mask, s, hidden)
-  p = Softmax <axis = -1> (t)
-  y = MatMul (p, x)
-}
-"""
+MASKED = masked_attention("x")
 REFERENCE = ("--runtime", "onnx-reference")
 
 

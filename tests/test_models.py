@@ -81,7 +81,7 @@ def _weights_of(module, inputs):
 
     with torch.no_grad(), WeightsSeen() as seen:
         output = module(*inputs.values())
-    return seen.weights[0] if seen.weights else output[1]
+    return seen.seen[0] if seen.seen else output[1]
 
 
 def test_scaled_dot_product_is_the_formula():

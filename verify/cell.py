@@ -133,7 +133,7 @@ def run_cell(
         found = (finding("OA308", undeclared),)
         verdict, reason = "failed", undeclared
     if not found and judgement.unbounded:
-        found = (finding("OA307", f"{judgement.unbounded} elements have no bound in this case"),)
+        found = (no_bound(judgement),)
         verdict, reason = "inconclusive", found[0].message
     return Cell(_record(subject, stage, case, verdict, reason, found, judgement), found), outputs
 
@@ -170,6 +170,11 @@ def _undeclared_nan(subject: Subject, inputs: Mapping[str, NDArray[Any]], evalua
     return ""
 
 
+def no_bound(judgement: Judgement) -> Finding:
+    """Return the finding that a bound says nothing of some elements."""
+    return finding("OA307", f"{judgement.unbounded} elements have no bound in this case")
+
+
 def describe(error: Exception) -> str:
     """Return an exception in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -184,24 +189,40 @@ def _record(
     found: tuple[Finding, ...],
     judgement: Judgement | None = None,
 ) -> CellRecord:
+    placement = stage.placement
+    who = {
+        "runtime": stage.name,
+        "arithmetic": stage.arithmetic.name,
+        "runtime_version": stage.version,
+        "provider_requested": placement.requested,
+        "provider_used": placement.used,
+        "nodes_by_provider": placement.nodes_by_provider,
+    }
+    return cell_record(subject, who, case, verdict, reason, found, judgement)
+
+
+def cell_record(
+    subject: Subject,
+    who: Mapping[str, Any],
+    case: CaseRecord | None,
+    verdict: Verdict,
+    reason: str,
+    found: tuple[Finding, ...],
+    judgement: Judgement | None = None,
+) -> CellRecord:
+    """Return the record of a cell; `who` are its fields about the party that was judged."""
     return CellRecord(
         **subject.identity.fields(),
-        runtime=stage.name,
-        arithmetic=stage.arithmetic.name,
-        runtime_version=stage.version,
+        **who,
         case=case,
         verdict=verdict,
         reason=reason,
-        provider_requested=stage.placement.requested,
-        provider_used=stage.placement.used,
-        nodes_by_provider=stage.placement.nodes_by_provider,
         findings=tuple(dict.fromkeys(item.code for item in found)),
-        **({} if judgement is None else numbers_of(judgement)),
+        **({} if judgement is None else _numbers(judgement)),
     )
 
 
-def numbers_of(judgement: Judgement) -> dict[str, Any]:
-    """Return a judgement as the fields of a record."""
+def _numbers(judgement: Judgement) -> dict[str, Any]:
     worst = judgement.worst
     form_failed = judgement.max_err_over_tau is None
     return {

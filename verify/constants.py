@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,9 @@ class Pair:
         stored, meant = self.stored.astype(np.float64), self.meant.astype(np.float64)
         return bool((np.isnan(meant) & ~np.isnan(stored)).any())
 
-    def differs(self) -> str:
-        """Return how the file's constant is not the twin's, rounded to the file's dtype; "" if it is."""
+    @cached_property
+    def difference(self) -> str:
+        """How the file's constant is not the twin's, rounded to the file's dtype; "" if it is."""
         if self.stored.shape != self.meant.shape:
             return f"{self.name} has the shape {self.stored.shape}, the module's has {self.meant.shape}"
         stored, meant = self.stored.astype(np.float64), self.meant.astype(np.float64)
@@ -72,74 +74,84 @@ class Pair:
         return text if same.size == 1 else f"{text} ({int((~same).sum())} such of {same.size})"
 
 
-def pair_constants(
-    file: onnx.ModelProto,
-    twin: onnx.ModelProto,
-    parameters: NDArray[np.float64],
-    folded: Collection[str] = (),
-) -> list[Pair]:
-    """Return the floating constants that both graphs have, each once, in the file's order.
+class Beside:
+    """A file's graph beside the module's export in float64."""
 
-    They are paired by the place where they are used; where the graphs differ in more than casts, by their names.
-    """
-    ours, theirs = _Constants(file), _Constants(twin)
-    if ours.operators() == theirs.operators():
-        places = _same_places(ours, theirs)
-    else:
-        shared = [name for name in ours.arrays if name in theirs.arrays]
-        places = ((name, name, ours.user(name)) for name in shared)
-    pairs: dict[str, Pair] = {}
-    for mine, other, user in places:
-        if mine in ours.arrays and other in theirs.arrays and mine not in pairs:
-            meant = theirs.arrays[other]
-            held = bool(np.isin(meant.astype(np.float64), parameters).all())
-            # An array that the module does not hold was computed, whatever its name.
-            computed = other in folded or (meant.size > 1 and not held)
-            pairs[mine] = Pair(mine, user, ours.arrays[mine], meant, held, computed)
-    return list(pairs.values())
+    def __init__(self, file: onnx.ModelProto, twin: onnx.ModelProto) -> None:
+        self._file, self._twin = _Graph(file), _Graph(twin)
+        self._alike = self._file.operators() == self._twin.operators()
 
+    def pairs(self, parameters: NDArray[np.float64], folded: Collection[str] = ()) -> list[Pair]:
+        """Return the floating constants that both graphs have, each once, in the file's order.
 
-def structure(
-    file: onnx.ModelProto, twin: onnx.ModelProto, dtype: str, dtypes: Collection[str]
-) -> Iterator[tuple[str, str, str]]:
-    """Yield how the file is written otherwise than the twin: (kind, text, node).
+        They are paired by the place where they are used; where the graphs differ in more than casts, by their names.
 
-    `attribute` and `cast` are faults; `written` is a difference that the values have to be told by.
+        Args:
+            parameters: the numbers that the module holds.
+            folded: names of constants that the exporter computed from the module's own expressions.
+        """
+        ours, theirs = self._file, self._twin
+        pairs: dict[str, Pair] = {}
+        for mine, other, user in self._same_places() if self._alike else self._same_names():
+            if mine in ours.arrays and other in theirs.arrays and mine not in pairs:
+                meant = theirs.arrays[other]
+                held = bool(np.isin(meant.astype(np.float64), parameters).all())
+                # An array that the module does not hold was computed, whatever its name.
+                computed = other in folded or (meant.size > 1 and not held)
+                pairs[mine] = Pair(mine, user, ours.arrays[mine], meant, held, computed)
+        return list(pairs.values())
 
-    Args:
-        file: the graph.
-        twin: the module's export in float64.
-        dtype: of the file.
-        dtypes: that the module itself has tensors of, in float64.
-    """
-    ours, theirs = _Constants(file), _Constants(twin)
-    yield from _short_casts("the file", file, dtype, dtypes)
-    yield from _short_casts("the export in float64", twin, "float64", dtypes)
-    if ours.operators() != theirs.operators():
-        mine, other = Counter(ours.operators()), Counter(theirs.operators())
+    def differences(self, dtype: str, dtypes: Collection[str]) -> Iterator[tuple[str, str, str]]:
+        """Yield how the file is written otherwise: (kind, text, node).
+
+        `attribute` and `cast` are faults; `written` is a difference that the values have to be told by.
+
+        Args:
+            dtype: of the file.
+            dtypes: that the module itself has tensors of, in float64.
+        """
+        yield from _short_casts("the file", self._file, dtype, dtypes)
+        yield from _short_casts("the export in float64", self._twin, "float64", dtypes)
+        if self._alike:
+            yield from self._attributes()
+            return
+        mine, other = Counter(self._file.operators()), Counter(self._twin.operators())
         more = ", ".join(f"{count} {name}" for name, count in sorted((mine - other).items()))
         less = ", ".join(f"{count} {name}" for name, count in sorted((other - mine).items()))
         yield "written", f"more: {more or 'nothing'}; less: {less or 'nothing'}", ""
-        return
-    for a, b in zip(ours.nodes, theirs.nodes, strict=True):
-        theirs_by_name = {attribute.name: attribute.f for attribute in b.attribute}
-        for attribute in a.attribute:
-            same = theirs_by_name.get(attribute.name)
-            if attribute.type == onnx.AttributeProto.FLOAT and same != attribute.f:
-                yield "attribute", f"{attribute.name} of {a.name} is {attribute.f:.9g}, not {same}", a.name
+
+    def _attributes(self) -> Iterator[tuple[str, str, str]]:
+        for a, b in zip(self._file.nodes, self._twin.nodes, strict=True):
+            theirs = {attribute.name: attribute.f for attribute in b.attribute}
+            for attribute in a.attribute:
+                same = theirs.get(attribute.name)
+                if attribute.type == onnx.AttributeProto.FLOAT and same != attribute.f:
+                    yield (
+                        "attribute",
+                        f"{attribute.name} of {a.name} is {attribute.f:.9g}, not {same}",
+                        a.name,
+                    )
+
+    def _same_places(self) -> Iterator[tuple[str, str, str]]:
+        for mine, other in zip(self._file.nodes, self._twin.nodes, strict=True):
+            for name, counterpart in zip(mine.input, other.input, strict=False):
+                yield self._file.origin(name), self._twin.origin(counterpart), mine.name
+
+    def _same_names(self) -> Iterator[tuple[str, str, str]]:
+        for name in self._file.arrays:
+            if name in self._twin.arrays:
+                yield name, name, self._file.user(name)
 
 
 _BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
 
 
 def _short_casts(
-    whose: str, model: onnx.ModelProto, dtype: str, dtypes: Collection[str]
+    whose: str, graph: _Graph, dtype: str, dtypes: Collection[str]
 ) -> Iterator[tuple[str, str, str]]:
     """Yield the casts to a format shorter than a graph's own that the module has no tensor of."""
-    for node in model.graph.node:
-        to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
-        if node.op_type != "Cast" or not to:
-            continue
+    for node in graph.casts:
+        to = next(attribute.i for attribute in node.attribute if attribute.name == "to")
         target = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(to)).name
         if _BITS.get(target, 64) < _BITS.get(dtype, 32) and target not in dtypes:
             yield (
@@ -149,13 +161,14 @@ def _short_casts(
             )
 
 
-class _Constants:
-    """The floating constants of a graph by name, and its nodes but for casts."""
+class _Graph:
+    """The floating constants of a graph by name, its casts, and its other nodes."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         arrays = constants_of(model)
         self.arrays = {name: array for name, array in arrays.items() if is_floating(array.dtype)}
-        self._cast = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Cast"}
+        self.casts = [node for node in model.graph.node if node.op_type == "Cast"]
+        self._cast = {node.output[0]: node.input[0] for node in self.casts}
         self.nodes = [node for node in model.graph.node if node.op_type not in ("Cast", "Constant")]
 
     def operators(self) -> list[str]:
@@ -171,9 +184,3 @@ class _Constants:
     def user(self, name: str) -> str:
         """Return the first node that takes a value."""
         return next((node.name for node in self.nodes if name in map(self.origin, node.input)), "no node")
-
-
-def _same_places(ours: _Constants, theirs: _Constants) -> Iterator[tuple[str, str, str]]:
-    for mine, other in zip(ours.nodes, theirs.nodes, strict=True):
-        for name, counterpart in zip(mine.input, other.input, strict=False):
-            yield ours.origin(name), theirs.origin(counterpart), mine.name

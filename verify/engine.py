@@ -252,7 +252,7 @@ class _Verification:
         """Return the constants of the file that torch computes anew: it runs the module."""
         if stage.name != MODULE or self._check is None or self._subject.expected.source != "graph":
             return {}
-        return self._check.recomputed()
+        return self._check.recomputed
 
     def _evaluate(
         self, inputs: Tensors, arithmetic: Arithmetic, constants: dict[str, Bounded]

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,14 +26,14 @@ from onnx_attest.export.lower import ExportError
 from onnx_attest.export.twin import Twin, twin_of
 from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES
 from onnx_attest.verify.blame import EXPORTER
-from onnx_attest.verify.cell import Cell, Subject, describe, numbers_of
-from onnx_attest.verify.constants import COMPUTED_ROUNDINGS, Pair, pair_constants, structure
+from onnx_attest.verify.cell import Cell, Subject, cell_record, describe, no_bound
+from onnx_attest.verify.constants import COMPUTED_ROUNDINGS, Beside, Pair
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import Judgement, judge
 from onnx_attest.verify.oracle.bounded import Bounded, is_floating
 from onnx_attest.verify.oracle.graph import HIDES, GraphOracle
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError, is_short
-from onnx_attest.verify.records import CaseRecord, CellRecord
+from onnx_attest.verify.records import CaseRecord, Verdict
 from onnx_attest.verify.runtimes.base import Tensors, UnavailableError
 from onnx_attest.verify.runtimes.torch_eager import TorchSession, module_of
 from onnx_attest.verify.segments import at_places, places_of
@@ -44,11 +46,12 @@ _EXPLAINED = 0.99
 _CODES = {"attribute": "OA112", "cast": "OA114", "written": "OA115"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ExporterCheck:
     """The module and the graphs of one artifact, ready to be compared on any case.
 
     Attributes:
+        module: in the file's own dtype.
         constants: to evaluate the file's graph with.
         pairs: of the file's and the twin's constants.
         places: where the file's graph and the twin's can be cut, see `segments.places_of`.
@@ -57,6 +60,7 @@ class ExporterCheck:
 
     artifact: Artifact
     subject: Subject
+    module: Any
     twin: Twin
     twin_oracle: GraphOracle | None
     file_oracle: GraphOracle
@@ -90,8 +94,9 @@ class ExporterCheck:
         try:
             graph = twin.graph(artifact.manifest.asked.opset)
             folded = twin.folded()
-            pairs, twin_places = pair_constants(model, graph, numbers, folded), places_of(graph)
-            differences = tuple(structure(model, graph, dtype, twin.dtypes()))
+            beside = Beside(model, graph)
+            pairs, twin_places = beside.pairs(numbers, folded), places_of(graph)
+            differences = tuple(beside.differences(dtype, twin.dtypes()))
             twin_oracle = GraphOracle(graph, parameters=numbers, folded=folded)
         except ExportError as error:
             note = f"no double twin: {error}"
@@ -102,7 +107,17 @@ class ExporterCheck:
         constants = _meant(file_oracle, pairs, numbers, dtype)
         both = (places, twin_places) if set(places) == set(twin_places) else ({}, {})
         return ExporterCheck(
-            artifact, subject, twin, twin_oracle, file_oracle, constants, pairs, both, differences, note
+            artifact,
+            subject,
+            module,
+            twin,
+            twin_oracle,
+            file_oracle,
+            constants,
+            pairs,
+            both,
+            differences,
+            note,
         )
 
     def about_file(self) -> list[Finding]:
@@ -110,7 +125,7 @@ class ExporterCheck:
         found = [
             finding("OA112", text, blame=EXPORTER, node=pair.user)
             for pair in self.pairs
-            if (text := pair.differs())
+            if (text := pair.difference)
         ]
         found += [
             finding(_CODES[kind], text, blame=EXPORTER if kind != "written" else "", node=node)
@@ -118,6 +133,7 @@ class ExporterCheck:
         ]
         return found + ([finding("OA113", self.note)] if self.note else [])
 
+    @cached_property
     def recomputed(self) -> dict[str, Bounded]:
         """Return the constants that the module computes anew at each run, with how far it may be from the file's."""
         # The exporter passes Python's floats through float32 whatever the file's dtype is, torch does not.
@@ -125,7 +141,7 @@ class ExporterCheck:
         anew = {}
         for pair in self.pairs:
             # A scale's rounding is within the bound of what it scales, but where float64 is compared with float64.
-            if pair.held or pair.differs() or not (pair.folded or self.subject.identity.dtype == "float64"):
+            if pair.held or pair.difference or not (pair.folded or self.subject.identity.dtype == "float64"):
                 continue
             stored, meant = pair.stored.astype(np.float64), pair.meant.astype(np.float64)
             computed = np.isfinite(stored) & np.isfinite(meant) & (np.abs(meant) < HIDES) & ~is_short(meant)
@@ -145,18 +161,16 @@ class ExporterCheck:
             return self._cell(case, "errored", (finding("OA304", describe(error)),))
         try:
             found, judgement = self._compare(module, wide, None)
-            if not found and judgement.unbounded and len(norms) > max(self.places[0], default=len(norms)):
+            if not found and judgement.unbounded and self.places[0] and len(norms) > max(self.places[0]):
                 found, judgement = self._compare(module, wide, norms)
         except UnsupportedOperatorError as error:
             return self._cell(case, "inconclusive", (finding("OA802", str(error)),))
         if found and self._is_another_function(inputs, module):
             text = "the module is another function in float64 than in the file's dtype"
             return self._cell(case, "inconclusive", (finding("OA116", text),), judgement)
-        unbounded = judgement.unbounded and not found
-        if unbounded:
-            found = (finding("OA307", f"{judgement.unbounded} elements have no bound in this case"),)
-        verdict = "inconclusive" if unbounded else "failed" if found else "passed"
-        return self._cell(case, verdict, found, judgement)
+        if not found and judgement.unbounded:
+            return self._cell(case, "inconclusive", (no_bound(judgement),), judgement)
+        return self._cell(case, "failed" if found else "passed", found, judgement)
 
     def _compare(
         self, module: Tensors, inputs: Tensors, norms: Sequence[NDArray[Any]] | None
@@ -187,9 +201,9 @@ class ExporterCheck:
     def _is_another_function(self, inputs: Tensors, double: Tensors) -> bool:
         """Whether the module in the file's own dtype gives what the file does, and in float64 something else."""
         try:
-            own = TorchSession(module_of(self.artifact), self.artifact).run(inputs)
+            own = TorchSession(self.module, self.artifact).run(inputs)
             profile = PROFILES[OF_DTYPE[self.subject.identity.dtype]]
-            file = self.file_oracle.evaluate(inputs, profile, constants=self.recomputed()).outputs
+            file = self.file_oracle.evaluate(inputs, profile, constants=self.recomputed).outputs
         except Exception:  # noqa: BLE001 - then nothing is known, and the finding stands
             return False
         dtypes = {name: array.dtype for name, array in own.items()}
@@ -211,7 +225,11 @@ class ExporterCheck:
         return finding("OA111", message, blame=EXPORTER, node=_user(self.subject, suspect.constant))
 
     def _cell(
-        self, case: CaseRecord, verdict: Any, found: tuple[Finding, ...], judgement: Judgement | None = None
+        self,
+        case: CaseRecord,
+        verdict: Verdict,
+        found: tuple[Finding, ...],
+        judgement: Judgement | None = None,
     ) -> Cell:
         return _cell(self.subject, self.artifact, case, verdict, found, judgement)
 
@@ -220,30 +238,19 @@ def _cell(
     subject: Subject,
     artifact: Artifact,
     case: CaseRecord | None,
-    verdict: Any,
+    verdict: Verdict,
     found: tuple[Finding, ...],
     judgement: Judgement | None = None,
 ) -> Cell:
-    numbers: dict[str, Any] = {}
-    if judgement is not None:
-        worst = judgement.worst
+    versions = artifact.manifest.versions if artifact.manifest else {}
+    who = {"runtime": EXPORTER, "arithmetic": "fp64", "runtime_version": versions.get("torch", "unknown")}
+    reason = "; ".join(item.message for item in found)
+    record = cell_record(subject, who, case, verdict, reason, found, judgement)
+    if judgement is not None and (worst := judgement.worst).output:
         # The module is what is right here: seen from it, the graph's value is the actual one.
-        actual, expected = worst.expected, worst.actual
-        numbers = numbers_of(judgement) | {
-            "worst_actual": f"{actual:.17g}" if worst.output else "",
-            "worst_expected": f"{expected:.17g}" if worst.output else "",
-        }
-    record = CellRecord(
-        **subject.identity.fields(),
-        runtime=EXPORTER,
-        runtime_version=_version(artifact),
-        case=case,
-        arithmetic="fp64",
-        verdict=verdict,
-        reason="; ".join(item.message for item in found),
-        findings=tuple(dict.fromkeys(item.code for item in found)),
-        **numbers,
-    )
+        record = msgspec.structs.replace(
+            record, worst_actual=f"{worst.expected:.17g}", worst_expected=f"{worst.actual:.17g}"
+        )
     return Cell(record, found)
 
 
@@ -257,10 +264,6 @@ def fits(case: CaseRecord) -> bool:
     return max(case.axes.values(), default=1) <= LONGEST
 
 
-def _version(artifact: Artifact) -> str:
-    return artifact.manifest.versions.get("torch", "unknown") if artifact.manifest else "unknown"
-
-
 def _widened(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.float64) if is_floating(array.dtype) else array
 
@@ -271,7 +274,7 @@ def _meant(
     """Return the constants to evaluate the file with: the twin's where there is one, else its own with their rounding."""
     meant = {
         pair.name: Bounded(
-            pair.meant.astype(np.float64) if not pair.differs() else pair.stored.astype(np.float64)
+            pair.meant.astype(np.float64) if not pair.difference else pair.stored.astype(np.float64)
         )
         for pair in pairs
     }

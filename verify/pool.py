@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
@@ -56,8 +57,9 @@ def run_tasks(
     """
     count = max(1, min(processes or min(cores(), _MOST_PROCESSES), len(tasks)))
     threads = max(1, cores() // count)
-    with TemporaryDirectory(prefix="onnx-attest-tasks-") as name:
-        children = [Child(worker, threads, Path(name) / f"stderr-{index}.txt") for index in range(count)]
+    with TemporaryDirectory(prefix="onnx-attest-tasks-") as name, ExitStack() as stack:
+        made = (Child(worker, threads, Path(name) / f"stderr-{index}.txt") for index in range(count))
+        children = [stack.enter_context(child) for child in made]
         idle: SimpleQueue[Child] = SimpleQueue()
         for child in children:
             idle.put(child)
@@ -70,7 +72,7 @@ def run_tasks(
             finally:
                 idle.put(child)
 
-        pool = ThreadPoolExecutor(count)
+        pool = stack.enter_context(ThreadPoolExecutor(count))
         shared = [msgspec.structs.replace(task, threads=task.threads or threads) for task in tasks]
         futures = [pool.submit(work, number, task) for number, task in enumerate(shared)]
         try:
@@ -82,10 +84,6 @@ def run_tasks(
             for child in children:
                 child.kill()
             raise
-        finally:
-            pool.shutdown()
-            for child in children:
-                child.__exit__(*sys.exc_info())
 
 
 class _Attempts:

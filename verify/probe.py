@@ -1,8 +1,8 @@
-"""A copy of a graph that also gives its attention weights, so that a runtime's softmax can be looked at."""
+"""Copies of a graph that give more than it does, so that what a runtime has inside can be looked at."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import onnx
 
@@ -23,12 +23,23 @@ def with_weights(
     probed = onnx.ModelProto()
     probed.CopyFrom(model)
     names = tuple(_weights_name(probed.graph, seen, index) for index, seen in enumerate(attentions))
-    element = _floating_type(model)
+    return _giving(probed, names), names
+
+
+def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> bytes:
+    """Return a copy of the model that also gives these floating values from inside it."""
+    probed = onnx.ModelProto()
+    probed.CopyFrom(model)
+    return _giving(probed, names)
+
+
+def _giving(probed: onnx.ModelProto, names: Iterable[str]) -> bytes:
+    element = _floating_type(probed)
     present = {output.name for output in probed.graph.output}
     for name in names:
         if name not in present:
             probed.graph.output.append(onnx.helper.make_tensor_value_info(name, element, None))
-    return probed.SerializeToString(), names
+    return bytes(probed.SerializeToString())
 
 
 def _weights_name(graph: onnx.GraphProto, seen: AttentionSeen, index: int) -> str:

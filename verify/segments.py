@@ -21,6 +21,7 @@ from onnx_attest.verify.blame import MODULE
 from onnx_attest.verify.cell import Stage, Subject
 from onnx_attest.verify.gates import Judgement, judge
 from onnx_attest.verify.oracle.graph import Evaluation
+from onnx_attest.verify.probe import with_outputs
 from onnx_attest.verify.runtimes.base import Session, Tensors
 
 _NORMALISATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
@@ -58,13 +59,8 @@ class Places:
             return None
         if stage.name == MODULE:
             return Places(names, None)
-        element = onnx.helper.np_dtype_to_tensor_dtype(subject.signature.floating)
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        copy.graph.output.extend(
-            onnx.helper.make_tensor_value_info(name, element, None) for name in names.values()
-        )
-        session = stage.runtime.open(artifact, model=copy.SerializeToString(), threads=threads)
+        copy = with_outputs(model, names.values())
+        session = stage.runtime.open(artifact, model=copy, threads=threads)
         return Places(names, session)
 
     def observe(self, stage: Stage, inputs: Mapping[str, NDArray[Any]]) -> tuple[Tensors, Tensors]:

@@ -91,7 +91,7 @@ def run_task(task: Task, on_step: Callable[[Step], None]) -> Iterator[AnyRecord]
 
 
 def _export(entry: Entry, task: Task) -> Iterator[Artifact | ExportFailure]:
-    if entry.dtypes and task.dtype not in entry.dtypes:
+    if not entry.is_verified_in(task.dtype):
         reason = f"the entry is verified in {', '.join(entry.dtypes)} only: in others its bound says nothing"
         yield ExportFailure(entry.name, "all", 0, task.dtype, reason, skipped=True)
         return

@@ -22,6 +22,7 @@ from onnx_attest.verify.cell import describe
 from onnx_attest.verify.claims import measures
 from onnx_attest.verify.claims.measures import Measured
 from onnx_attest.verify.engine import Plan, Step
+from onnx_attest.verify.probe import with_outputs
 from onnx_attest.verify.records import ClaimRecord, finite
 from onnx_attest.verify.runtimes.base import Runtime, Session, Tensors, UnavailableError
 
@@ -111,8 +112,8 @@ class _Laboratory:
             return np.asarray(scores)
         model = onnx.load(artifact.path)
         name = next(node.input[0] for node in model.graph.node if node.op_type == "Softmax")
-        model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
-        session = self.runtime.open(artifact, model=model.SerializeToString(), threads=self.plan.threads)
+        copy = with_outputs(model, (name,))
+        session = self.runtime.open(artifact, model=copy, threads=self.plan.threads)
         return session.run(inputs)[name]
 
     def record(self, claim: int, measured: Measured, setting: str = "", **fields: Any) -> ClaimRecord:

@@ -36,11 +36,9 @@ def _statement(claim: int, records: Sequence[ClaimRecord]) -> Iterable[str]:
     for names, group in grouped(measured, lambda record: tuple(record.measured)).items():
         yield to_markdown(_table(names, group))
     others = [record for record in records if not record.measured]
-    lines = dict.fromkeys(f"- {record.runtime} {record.verdict}: {record.reason}" for record in others)
+    lines = dict.fromkeys(f"- {escaped(f'{one.runtime} {one.verdict}: {one.reason}')}" for one in others)
     if lines:
-        yield "\n".join(
-            escaped(line) if not line.startswith("- ") else f"- {escaped(line[2:])}" for line in lines
-        )
+        yield "\n".join(lines)
 
 
 def _table(names: Sequence[str], records: Sequence[ClaimRecord]) -> Table:

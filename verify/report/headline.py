@@ -47,23 +47,21 @@ def _verdict_so_far(records: Iterable[AnyRecord]) -> Verdict:
 
 
 def _counts(records: Sequence[AnyRecord], run: RunRecord | None) -> tuple[str, ...]:
-    """Return what became of the cells, and of the softmax checks and exports those that failed in some way."""
+    """Return what became of the cells, and of softmax checks, exports and statements those that failed in some way."""
     cells = of_kind(records, CellRecord)
-    unsafe = (one for one in of_kind(records, StabilityRecord) if one.verdict not in ("passed", "skipped"))
-    stability = _in_words(unsafe)
+    stability = _in_words(one for one in of_kind(records, StabilityRecord) if _went_wrong(one))
+    claims = _in_words(one for one in of_kind(records, ClaimRecord) if _went_wrong(one))
     missing = _in_words(one for one in of_kind(records, ArtifactRecord) if one.verdict != "passed")
     return (
         _in_words(cells, "cells ") if cells else _counts_of(run),
         f"stability {stability}" if stability else "",
         f"exports {missing}" if missing else "",
-        _claims(of_kind(records, ClaimRecord)),
+        f"claims {claims}" if claims else "",
     )
 
 
-def _claims(records: Sequence[ClaimRecord]) -> str:
-    counts = Counter(record.verdict for record in records if record.verdict not in ("passed", "skipped"))
-    words = ", ".join(f"{counts[word]} {word}" for word in _ORDER if counts[word])  # type: ignore[index]
-    return f"claims {words}" if words else ""
+def _went_wrong(record: StabilityRecord | ClaimRecord) -> bool:
+    return record.verdict not in ("passed", "skipped")
 
 
 def _counts_of(run: RunRecord | None) -> str:
@@ -76,7 +74,7 @@ def _counts_of(run: RunRecord | None) -> str:
     )
 
 
-def _in_words(records: Iterable[HasVerdict], noun: str = "") -> str:
+def _in_words(records: Iterable[HasVerdict | ClaimRecord], noun: str = "") -> str:
     records = list(records)
     counts = Counter(map(shown, records))
     words = [f"{counts[word]} {word}" for word in _ORDER if counts[word]]

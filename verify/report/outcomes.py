@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from onnx_attest.verify.records import (
     ArtifactRecord,
     CellRecord,
+    ClaimRecord,
     FindingRecord,
     LatencyRecord,
     StabilityRecord,
@@ -24,19 +25,19 @@ STALE = "OA803"
 _GATE_OF_CODE = {"OA301": "proof", "OA302": "form", "OA303": "form"}
 
 
-def is_known(record: HasVerdict | FindingRecord) -> bool:
+def is_known(record: HasVerdict | ClaimRecord | FindingRecord) -> bool:
     """Return whether the record is about a failure that `known.toml` said would come.
 
     An entry whose failure did *not* come is a failure of its own, which nothing excuses.
     """
     if isinstance(record, FindingRecord):
         return bool(record.known) and record.code != STALE
-    if isinstance(record, LatencyRecord | ArtifactRecord):
+    if isinstance(record, LatencyRecord | ArtifactRecord | ClaimRecord):
         return False
     return bool(record.known) and record.verdict in ("failed", "errored") and STALE not in record.findings
 
 
-def shown(record: HasVerdict) -> str:
+def shown(record: HasVerdict | ClaimRecord) -> str:
     """Return the verdict of one record in words."""
     return f"{record.verdict} (known)" if is_known(record) else record.verdict
 

@@ -76,25 +76,26 @@ class TorchSession:
         """
         from onnx_attest.verify.runtimes.torch_weights import WeightsSeen
 
-        with WeightsSeen() as seen:
-            self.run(inputs)
-        return [_to_numpy(weights) for weights in seen.weights]
+        return self._run_and_see(inputs, WeightsSeen())[1]
 
     def softmax_inputs(self, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Return what goes into each softmax that a run calls by its name, in order."""
         from onnx_attest.verify.runtimes.torch_weights import SoftmaxInputsSeen
 
-        with SoftmaxInputsSeen() as seen:
-            self.run(inputs)
-        return [_to_numpy(scores) for scores in seen.inputs]
+        return self._run_and_see(inputs, SoftmaxInputsSeen())[1]
 
     def run_and_see_norms(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[Tensors, list[NDArray[Any]]]:
         """Return the outputs, and what each normalisation of the run gave, in order."""
         from onnx_attest.verify.runtimes.torch_weights import NormsSeen
 
-        with NormsSeen() as seen:
+        return self._run_and_see(inputs, NormsSeen())
+
+    def _run_and_see(
+        self, inputs: Mapping[str, NDArray[Any]], listener: Any
+    ) -> tuple[Tensors, list[NDArray[Any]]]:
+        with listener:
             outputs = self.run(inputs)
-        return outputs, [_to_numpy(tensor) for tensor in seen.outputs]
+        return outputs, [_to_numpy(tensor) for tensor in listener.seen]
 
 
 def _to_torch(array: NDArray[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The attention weights inside torch's scaled_dot_product_attention, seen without leaving its kernel."""
+"""What happens inside a module, seen while torch runs it: attention weights, scores, normalisations."""
 
 from __future__ import annotations
 
@@ -9,64 +9,66 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 
-class WeightsSeen(TorchFunctionMode):
-    """While active, each call of scaled_dot_product_attention is repeated with V = I, and its output kept.
+class _Listener(TorchFunctionMode):
+    """While active, what `heard` makes of each call of torch is kept.
 
     Attributes:
-        weights: (..., queries, keys), one tensor a call.
+        seen: one tensor a call that was listened for.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.weights: list[torch.Tensor] = []
+        self.seen: list[torch.Tensor] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is scaled_dot_product_attention:
-            query, key, value, *rest = args
-            self.weights.append(_weights(query, key, value, rest, kwargs))
-        return func(*args, **kwargs)
-
-
-class SoftmaxInputsSeen(TorchFunctionMode):
-    """While active, what goes into each softmax is kept.
-
-    Attributes:
-        inputs: one tensor a call.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inputs: list[torch.Tensor] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func in (torch.softmax, torch.Tensor.softmax, torch.nn.functional.softmax):
-            self.inputs.append(args[0])
-        return func(*args, **(kwargs or {}))
-
-
-class NormsSeen(TorchFunctionMode):
-    """While active, the result of each layer_norm and rms_norm is kept.
-
-    Attributes:
-        outputs: one tensor a call.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.outputs: list[torch.Tensor] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in (torch.nn.functional.layer_norm, torch.nn.functional.rms_norm):
-            self.outputs.append(result)
+        result = func(*args, **kwargs)
+        tensor = self.heard(func, args, kwargs, result)
+        if tensor is not None:
+            self.seen.append(tensor)
         return result
+
+    def heard(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> torch.Tensor | None:
+        """Return what to keep of a call, None for nothing."""
+        raise NotImplementedError
+
+
+class WeightsSeen(_Listener):
+    """Keeps the weights of each scaled_dot_product_attention, (..., queries, keys): the call is repeated with V = I."""
+
+    def heard(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> torch.Tensor | None:
+        """Return the weights behind a call."""
+        if func is not scaled_dot_product_attention:
+            return None
+        query, key, value, *rest = args
+        return _weights(query, key, value, rest, kwargs)
+
+
+class SoftmaxInputsSeen(_Listener):
+    """Keeps what goes into each softmax."""
+
+    def heard(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> torch.Tensor | None:
+        """Return the scores of a call."""
+        softmax = (torch.softmax, torch.Tensor.softmax, torch.nn.functional.softmax)
+        return args[0] if func in softmax else None
+
+
+class NormsSeen(_Listener):
+    """Keeps the result of each layer_norm and rms_norm."""
+
+    def heard(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> torch.Tensor | None:
+        """Return the result of a call."""
+        return result if func in (torch.nn.functional.layer_norm, torch.nn.functional.rms_norm) else None
 
 
 def _weights(

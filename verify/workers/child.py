@@ -61,7 +61,17 @@ class Child:
     def receive(self, time_limit_s: float) -> bytes | None:
         """Return the child's next line, cut short where its output ends; None if there is none in time."""
         assert self._process is not None  # something was sent
-        return self._read_line(self._process, time_limit_s)
+        assert self._process.stdout is not None  # it is a pipe
+        readline, lines = self._process.stdout.readline, Queue[bytes]()
+        # A thread, because Windows cannot wait for a pipe with a time limit.
+        self._reader = threading.Thread(
+            target=lambda: lines.put(readline(_LONGEST_ANSWER_BYTES)), daemon=True, name="answers of a worker"
+        )
+        self._reader.start()
+        try:
+            return lines.get(timeout=time_limit_s)
+        except Empty:
+            return None
 
     def give_up(self, line: bytes | None, time_limit_s: float) -> str:
         """End the child, and return in one line why `line`, what `receive` gave last, is no valid answer."""
@@ -93,19 +103,6 @@ class Child:
                 stderr=stderr,
                 env=self._environment,
             )
-
-    def _read_line(self, process: subprocess.Popen[bytes], time_limit_s: float) -> bytes | None:
-        assert process.stdout is not None  # it is a pipe
-        readline, lines = process.stdout.readline, Queue[bytes]()
-        # A thread, because Windows cannot wait for a pipe with a time limit.
-        self._reader = threading.Thread(
-            target=lambda: lines.put(readline(_LONGEST_ANSWER_BYTES)), daemon=True, name="answers of a worker"
-        )
-        self._reader.start()
-        try:
-            return lines.get(timeout=time_limit_s)
-        except Empty:
-            return None
 
     def _end(self, grace_s: float) -> int | None:
         """Let the child end within a time, else kill it; return its return code, None if it was killed."""

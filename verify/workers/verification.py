@@ -16,7 +16,7 @@ from onnx_attest.errors import UsageError
 from onnx_attest.verify.engine import Step
 from onnx_attest.verify.records import encode
 from onnx_attest.verify.task import Task, run_task
-from onnx_attest.verify.workers.streams import private_streams
+from onnx_attest.verify.workers.streams import one_line, private_streams
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ def main() -> None:
                 for record in run_task(request.task, lambda step: say(Taken(step))):
                     file.write(encode([record]))
         except (UsageError, OSError) as error:
-            say(Done(" ".join(str(error).split())))
+            say(Done(one_line(str(error))))
         else:
             say(Done())
 
