@@ -20,8 +20,10 @@ from onnx_attest.export import export_entry
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.models import CATALOGUE
 from onnx_attest.verify.engine import Plan, verify_artifact
+from onnx_attest.verify.known import built_in
 from onnx_attest.verify.records import AnyRecord, CellRecord, StabilityRecord
 
+COUNTER_EXAMPLES = {known.model for known in built_in() if known.issue == "counter-example"}
 OPEN = (
     "import sys, onnxruntime; onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])"
 )
@@ -92,8 +94,8 @@ def sweep(artifacts: list[Artifact], plan: Plan) -> tuple[Counter[str], float, l
 
 
 def ratio(record: AnyRecord) -> float:
-    """Return the error over its bound of a cell that passed."""
-    if not isinstance(record, CellRecord) or record.verdict != "passed":
+    """Return the error over its bound of a cell that passed; a counter-example passes with any, by good luck."""
+    if not isinstance(record, CellRecord) or record.verdict != "passed" or record.model in COUNTER_EXAMPLES:
         return 0.0
     return record.gates.get("proof", {}).get("max_err_over_tau") or 0.0
 
