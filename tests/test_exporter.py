@@ -265,6 +265,8 @@ def exported_as(
         {"batch": 2, "seq_len": 7},
     )
     (artifact,) = export_entry(Entry("written", "", contract, build, ("decomposed",)), folder, dtype=dtype)
+    if torch.__version__ < "2.12" and not isinstance(artifact, Artifact):
+        pytest.skip(f"an exporter that can: torch {torch.__version__} says {artifact.reason}")
     assert isinstance(artifact, Artifact)
     return artifact
 
@@ -360,6 +362,7 @@ def test_an_attribute_that_is_not_the_modules_is_told(tampered):
     assert report.verdict == "failed"
 
 
+@pytest.mark.pinned
 def test_a_file_that_is_written_otherwise_says_so(tampered):
     def identity(model: onnx.ModelProto) -> onnx.ModelProto:
         model.graph.node[-1].output[0] = "before"
