@@ -139,6 +139,15 @@ def test_sum_that_may_stall_has_no_bound_rather_than_a_negative_one():
     assert (weights.error > 0).all()
 
 
+@pytest.mark.parametrize(("profile", "keys"), [("bf16-acc", 150), ("bf16-acc", 250), ("fp16-acc", 1500)])
+def test_a_mean_whose_normaliser_may_be_anything_has_no_bound(profile, keys):
+    """Between n u = 1/2 and 1, G is finite and above 1: the distance to the hull over 1 - G would be negative."""
+    rng = np.random.default_rng(0)
+    weights = softmax(exact(rng.standard_normal((1, 4, keys))), PROFILES[profile])
+    output = weighted_sum(weights, exact(rng.standard_normal((1, keys, 5))), PROFILES[profile])
+    assert np.isposinf(output.error).all()
+
+
 @pytest.mark.parametrize(("terms", "u"), [(10, 2.0**-24), (1e9, 2.0**-24)])
 def test_gamma_is_infinite_where_it_says_nothing(terms, u):
     assert (

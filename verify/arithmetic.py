@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onnx_attest.errors import UsageError
+
+if TYPE_CHECKING:
+    from onnx_attest.verify.oracle.kernels import Kernel
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,9 @@ class Arithmetic:
         largest: the largest finite number that values between nodes are stored in.
         key_block: the smallest block of keys an online softmax walks in; torch's CPU kernel takes 512. Runtimes
             that do not rescale are within the same bound.
+        deviations: whether a variance is carried along with each bound.
+        kernel: how products and sums are carried out, if they are to be computed in this arithmetic instead of
+            exactly; then there are no bounds.
     """
 
     name: str
@@ -46,6 +52,18 @@ class Arithmetic:
     c_o: float = 2.0
     largest: float = 2.0**128 * (1 - 2.0**-24)
     key_block: int = 512
+    deviations: bool = False
+    kernel: Kernel | None = None
+
+    @property
+    def bits(self) -> int:
+        """p, the significant bits of the declared format: of the shortest one that operands or stored values have."""
+        return _BITS[self.name]
+
+    @property
+    def resolution(self) -> float:
+        """The unit roundoff that a systematic error has to exceed to be told from a rounded constant."""
+        return max(self.u, self.u_s, self.u_in)
 
     @property
     def masked_below(self) -> float:
@@ -53,16 +71,24 @@ class Arithmetic:
         return -self.largest / 2
 
 
+_BITS = {
+    "fp64": 53, "fp32": 24, "tf32": 11, "fp16": 11, "fp16-unfused": 11, "fp16-steps": 11, "fp16-acc": 11,
+    "bf16": 8, "bf16-unfused": 8, "bf16-acc": 8,
+}  # fmt: skip
 _U64, _U32, _U16, _UB16, _UTF32 = 2.0**-53, 2.0**-24, 2.0**-11, 2.0**-8, 2.0**-10
 
 
-def _short(name: str, u: float, u_acc: float, stored: float) -> Arithmetic:
-    """Return a profile of half precision: u and u_acc inside operations, `stored` for every value between them."""
+def _short(name: str, u: float, u_acc: float, stored: float, *, logits: float | None = None) -> Arithmetic:
+    """Return a profile of half precision: u and u_acc inside operations, `stored` for every value between them.
+
+    `logits` is what they are stored in, if it is another format than the other values'.
+    """
     if stored == _U16:
         omega, eta, largest = 2.0**-24, 2.0**-24, 65504.0
     else:
         omega, eta, largest = 2.0**-126, 2.0**-133, 2.0**128 * (1 - 2.0**-8)
-    return Arithmetic(name, u, u_acc, 0.0, stored, stored, stored, omega=omega, eta=eta, largest=largest)
+    u_s = stored if logits is None else logits
+    return Arithmetic(name, u, u_acc, 0.0, u_s, stored, stored, omega=omega, eta=eta, largest=largest)
 
 
 PROFILES: dict[str, Arithmetic] = {
@@ -83,6 +109,9 @@ PROFILES: dict[str, Arithmetic] = {
         ),
         Arithmetic("fp32", _U32, _U32, 0.0, 0.0, 0.0, _U32),
         Arithmetic("tf32", _U32, 2 * _U32, _UTF32, 0.0, _UTF32, _U32),
+        # Fused: logits never leave fp32, weights are cast before the second product.
+        _short("fp16", _U32, 2 * _U32, _U16, logits=0.0),
+        _short("bf16", _U32, 2 * _U32, _UB16, logits=0.0),
         # Unfused: every value between nodes is stored in the short format. It covers runtimes that compute such a
         # graph in fp32 with casts, and those that keep some values longer.
         _short("fp16-unfused", _U32, 2 * _U32, _U16),
@@ -97,6 +126,15 @@ PROFILES: dict[str, Arithmetic] = {
 
 OF_DTYPE = {"float64": "fp64", "float32": "fp32", "float16": "fp16-unfused", "bfloat16": "bf16-unfused"}
 """The arithmetic that a runtime is declared to compute a graph of this dtype in, if it does not say otherwise."""
+
+
+TIGHTEST_FIRST: dict[str, tuple[str, ...]] = {
+    "float64": ("fp64", "fp32"),
+    "float32": ("fp32", "tf32", "fp16-unfused", "bf16-unfused"),
+    "float16": ("fp32", "fp16-unfused", "fp16-steps", "fp16-acc", "bf16-unfused"),
+    "bfloat16": ("fp32", "bf16-unfused", "bf16-acc"),
+}
+"""What a runtime may turn out to have computed a graph of this dtype in: the first whose bound holds."""
 
 
 def largest_of(dtype: np.dtype[Any]) -> float:

@@ -15,7 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
-from onnx_attest.verify.oracle.bounded import Bounded, Floats, add, matmul, multiply, rounded, where
+from onnx_attest.verify.oracle.bounded import (
+    FUNCTION_VARIANCE,
+    KAPPA,
+    Bounded,
+    Floats,
+    add,
+    matmul,
+    multiply,
+    rounded,
+    sum_variance,
+    where,
+)
 
 # Products of W's own terms are left out of it; this inflation covers them (NUMERICS.md, after the formula).
 _SECOND_ORDER = 2.0**-20
@@ -37,6 +48,7 @@ class SoftmaxFacts:
         magnitude: s |q||K| if the logits came from a product, else None.
         masked: keys that a mask hides.
         normaliser: G, the relative error of summing a row.
+        variance: of the exponents, v of NUMERICS.md section 2; None where it is not asked for.
         condition: relative change of the output for one of the logits, (..., queries); None until there is an output.
     """
 
@@ -47,6 +59,7 @@ class SoftmaxFacts:
     magnitude: Floats | None
     masked: NDArray[np.bool_]
     normaliser: Floats
+    variance: Floats | None = None
     condition: Floats | None = None
 
     @property
@@ -86,6 +99,8 @@ def softmax(logits: Bounded, arithmetic: Arithmetic) -> Bounded:
 
     A row in which every logit is -inf is NaN, as the formula gives it.
     """
+    if arithmetic.kernel is not None:
+        return Bounded(arithmetic.kernel.softmax(logits.value))
     value = logits.value
     top = value.max(-1, keepdims=True, initial=-np.inf)
     with np.errstate(invalid="ignore"):
@@ -113,8 +128,35 @@ def softmax(logits: Bounded, arithmetic: Arithmetic) -> Bounded:
         magnitude=logits.magnitude,
         masked=masked,
         normaliser=_normaliser_error(keys, rescalings, arithmetic),
+        variance=_exponent_variance(logits, shifted, arithmetic),
     )
-    return Bounded(weights, _weight_error(facts, arithmetic), softmax=facts)
+    return Bounded(
+        weights,
+        _weight_error(facts, arithmetic),
+        softmax=facts,
+        variance=_weight_variance(facts, arithmetic),
+    )
+
+
+def _exponent_variance(logits: Bounded, shifted: Floats, arithmetic: Arithmetic) -> Floats | None:
+    """Return v: the logits' own variance, the rounding of the shift, and the exponential's (NUMERICS.md section 2)."""
+    if not arithmetic.deviations:
+        return None
+    given = np.broadcast_to(logits.variances(), shifted.shape)
+    known = np.isfinite(shifted)
+    v = given + arithmetic.u**2 * (KAPPA * shifted**2 + FUNCTION_VARIANCE)
+    return np.where(known, v, 0.0)
+
+
+def _weight_variance(facts: SoftmaxFacts, arithmetic: Arithmetic) -> Floats | None:
+    """Return p^2 (v (1 - 2 p) + sum p^2 v) and the roundings of a weight: p_j moves with its own exponent and all others'."""
+    if facts.variance is None:
+        return None
+    p, v = facts.weights, facts.variance
+    whole = (p * p * v).sum(-1, keepdims=True)
+    own = KAPPA * (arithmetic.u**2 + max(arithmetic.u_p, arithmetic.u_s) ** 2)
+    variance = p * p * (np.maximum(v * (1 - 2 * p) + whole, 0.0) + own)
+    return np.where(np.isfinite(variance), variance, 0.0)
 
 
 def with_policy(weights: Bounded, policy: str, arithmetic: Arithmetic) -> Bounded:
@@ -131,7 +173,8 @@ def with_policy(weights: Bounded, policy: str, arithmetic: Arithmetic) -> Bounde
     changed = facts.with_weights(empty, fill, theta)
     own = fill * (gamma(keys + 2, arithmetic.u_acc) + theta + arithmetic.c_o * arithmetic.u_out)
     error = np.where(empty, own if policy == "mean" else 0.0, weights.errors())
-    return Bounded(np.where(empty, fill, weights.value), error, softmax=changed)
+    variance = None if weights.variance is None else np.where(empty, 0.0, weights.variance)
+    return Bounded(np.where(empty, fill, weights.value), error, softmax=changed, variance=variance)
 
 
 def _rescalings(keys: int, arithmetic: Arithmetic) -> int:
@@ -186,7 +229,32 @@ def weighted_sum(weights: Bounded, values: Bounded, arithmetic: Arithmetic) -> B
         first = np.where(remaining > 0, N / remaining, np.inf)
         bound = np.fmin(first, _hull(values, o, G, arithmetic))
     seen = replace(facts, condition=_condition(facts, variance, o))
-    return Bounded(o, _output_error(bound, V, o, arithmetic), attended=seen)
+    error = _output_error(bound, V, o, arithmetic)
+    return Bounded(o, error, attended=seen, variance=_output_variance(facts, values, o, arithmetic))
+
+
+def _output_variance(
+    facts: SoftmaxFacts, values: Bounded, o: Floats, arithmetic: Arithmetic
+) -> Floats | None:
+    """Return sigma^2 of NUMERICS.md section 2, and p^2 times the values' own variance."""
+    if facts.variance is None:
+        return None
+    p, V = facts.weights, values.value
+    a = arithmetic
+    with np.errstate(invalid="ignore", over="ignore"):
+        p2 = np.where(np.isfinite(p), p * p, 0.0)
+        moving = p2 * facts.variance
+        V2 = V * V
+        spread = np.matmul(moving, V2) - 2 * o * np.matmul(moving, V) + o * o * moving.sum(-1, keepdims=True)
+        squares = np.matmul(p2, V2)
+        keys = (~facts.masked).sum(-1, keepdims=True)
+        product = sum_variance(o, squares, keys, a)
+        normaliser = o * o * sum_variance(np.ones_like(o), p2.sum(-1, keepdims=True), keys, a)
+        stored = 2 * KAPPA * (a.u_p**2 * squares + a.u_out**2 * o * o)
+        whole = np.maximum(spread, 0.0) + product + normaliser + stored
+        if values.variance is not None:
+            whole = whole + np.matmul(p2, np.broadcast_to(values.variance, V.shape))
+    return np.where(np.isfinite(whole) & np.isfinite(o), whole, 0.0)
 
 
 def _variance(p: Floats, V: Floats, o: Floats) -> Floats:
@@ -230,7 +298,10 @@ def _hull(values: Bounded, o: Floats, G: Floats, arithmetic: Arithmetic) -> Floa
     largest = np.abs(V).max(-2, keepdims=True, initial=0.0)
     inherited = 0.0 if values.error is None else values.error.max(-2, keepdims=True, initial=0.0)
     reach = _reach(V, o) + inherited
-    return np.asarray((reach + (2 * G + 2 * arithmetic.u_p) * largest) / (1 - G))
+    # From G = 1 on the normaliser may be anything: where 1 - G is negative, so would the bound be.
+    known = G < 1
+    bound = (reach + (2 * G + 2 * arithmetic.u_p) * largest) / np.where(known, 1 - G, 1.0)
+    return np.where(known, bound, np.inf)
 
 
 def _output_error(bound: Floats, V: Floats, o: Floats, arithmetic: Arithmetic) -> Floats:
@@ -261,15 +332,20 @@ def attention(
     without any key follows `empty_rows`; by default it is 0, in output and weights: ONNX's Attention from 1.23 on, and
     torch's scaled_dot_product_attention.
     """
-    transposed = Bounded(k.value.swapaxes(-1, -2), None if k.error is None else k.error.swapaxes(-1, -2))
+    transposed = k.moved(lambda array: array.swapaxes(-1, -2))
     factor = Bounded(np.array([scale]), np.array([scale_error]) if scale_error else None)
-    scores = _scaled_anywhere(multiply(matmul(q, transposed, arithmetic), factor, arithmetic), arithmetic)
+    scores = multiply(matmul(q, transposed, arithmetic), factor, arithmetic)
+    if arithmetic.kernel is None:
+        scores = _scaled_anywhere(scores, arithmetic)
     if softcap:
         scores = soft_capped(scores, softcap, arithmetic)
     if bias is not None:
         scores = add(scores, bias, arithmetic)
     if allowed is not None:
         scores = where(allowed, scores, Bounded(np.full((1,), -np.inf)))
+    if arithmetic.kernel is not None:
+        output, weights_computed = arithmetic.kernel.attend(scores.value, v.value)
+        return Bounded(output), Bounded(weights_computed)
     weights = with_policy(softmax(scores, arithmetic), empty_rows, arithmetic)
     return weighted_sum(weights, v, arithmetic), weights
 
@@ -285,7 +361,9 @@ def soft_capped(scores: Bounded, cap: float, arithmetic: Arithmetic) -> Bounded:
     """Return cap tanh(s / cap): the slope is at most 1, and tanh is off by tanh_error u at most."""
     value = cap * np.tanh(scores.value / cap)
     inherited = scores.errors() + 2 * arithmetic.u * np.abs(value) + TANH_ERROR * arithmetic.u * cap
-    return replace(rounded(value, inherited, arithmetic), magnitude=scores.magnitude)
+    slope = 1 - (value / cap) ** 2
+    variance = slope**2 * scores.variances() + FUNCTION_VARIANCE * (arithmetic.u * cap) ** 2
+    return replace(rounded(value, inherited, arithmetic, variance=variance), magnitude=scores.magnitude)
 
 
 def row_limit(keys: int, arithmetic: Arithmetic) -> float:

@@ -3,11 +3,16 @@
 Each function returns the exact result of its operation on the exact values, and a bound that holds for every
 runtime which computes the operation in the given arithmetic on operands that are themselves within their bounds.
 Sources: Higham, *Accuracy and Stability of Numerical Algorithms*, chapter 3; NUMERICS.md sections 1 and 4.
+
+Where the arithmetic asks for deviations, a variance goes along: sharp, not a bound. Roundings are taken as independent,
+each uniform within its half unit: KAPPA u^2 x^2, averaged over the mantissa (NUMERICS.md section 2). Where the
+arithmetic has a kernel, the value itself is computed in it, rounded, and there is neither bound nor variance.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +25,10 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
+KAPPA = 0.1804
+"""Mean square of a rounding error relative to u x, for x with a log-uniform mantissa (NUMERICS.md section 2)."""
+FUNCTION_VARIANCE = 0.18 * 4
+"""Mean square error of an exponential, a tanh or their like, in units of u^2: 0.18 (2u)^2."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +38,7 @@ class Bounded:
     Attributes:
         value: float64, or integers or booleans as they are.
         error: float64 of the same shape; None stands for exact.
+        variance: of the error of a correct runtime, float64 of the same shape; None where it is exact, or not asked for.
         magnitude: for a matrix product and what scales it, the product of absolute values |a||b|: it says how
             much cancellation there was.
         softmax: set where the values are attention weights, so that a product with them can use the centred bound.
@@ -40,6 +50,7 @@ class Bounded:
     magnitude: Floats | None = None
     softmax: SoftmaxFacts | None = None
     attended: SoftmaxFacts | None = None
+    variance: Floats | None = None
 
     @property
     def is_float(self) -> bool:
@@ -49,6 +60,18 @@ class Bounded:
     def errors(self) -> Floats | float:
         """Return the error, 0.0 where exact."""
         return 0.0 if self.error is None else self.error
+
+    def variances(self) -> Floats | float:
+        """Return the variance, 0.0 where there is none."""
+        return 0.0 if self.variance is None else self.variance
+
+    def moved(self, move: Callable[[Array], Array]) -> Bounded:
+        """Return the same numbers in other places: value, error and variance go the same way."""
+        shape = self.value.shape
+        error, variance = (
+            None if own is None else move(np.broadcast_to(own, shape)) for own in (self.error, self.variance)
+        )
+        return Bounded(move(self.value), error, variance=variance)
 
 
 def exact(value: Any) -> Bounded:
@@ -60,19 +83,60 @@ def exact(value: Any) -> Bounded:
         return Bounded(array.astype(np.float64) if is_floating(array.dtype) else array)
 
 
+def concatenated(parts: Sequence[Bounded], axis: int) -> Bounded:
+    """Return the parts one behind the other along an axis."""
+
+    def joined(own: list[Floats | float]) -> Floats:
+        sized = [np.broadcast_to(one, part.value.shape) for one, part in zip(own, parts, strict=True)]
+        return np.concatenate(sized, axis)
+
+    return Bounded(
+        np.concatenate([part.value for part in parts], axis),
+        None if all(part.error is None for part in parts) else joined([part.errors() for part in parts]),
+        variance=None
+        if all(part.variance is None for part in parts)
+        else joined([part.variances() for part in parts]),
+    )
+
+
 def is_floating(dtype: Any) -> bool:
     """Whether a dtype is a floating one; ml_dtypes' bfloat16 does not say so itself."""
     return bool(np.issubdtype(dtype, np.floating)) or np.dtype(dtype).name in ("bfloat16", "float16")
 
 
 def rounded(
-    value: Floats, inherited: Floats | float, arithmetic: Arithmetic, roundings: float = 1.0
+    value: Floats,
+    inherited: Floats | float,
+    arithmetic: Arithmetic,
+    roundings: float = 1.0,
+    *,
+    variance: Floats | float = 0.0,
 ) -> Bounded:
-    """Return a value whose last operation was rounded, with the errors inherited from its operands."""
+    """Return a value whose last operation was rounded, with the errors and the variance inherited from its operands."""
+    if arithmetic.kernel is not None:
+        return Bounded(arithmetic.kernel.stored(value))
     u = max(arithmetic.u, arithmetic.u_s)
     with np.errstate(invalid="ignore", over="ignore"):
         error = inherited + roundings * u * (np.abs(value) + inherited) + arithmetic.omega
-    return Bounded(value, _settled(value, error))
+    own = _own_variance(value, arithmetic)
+    return Bounded(value, _settled(value, error), variance=_together(value, arithmetic, own, variance))
+
+
+def _own_variance(value: Floats, arithmetic: Arithmetic) -> Floats | float:
+    """Return the variance of rounding a value once to the format of elementwise operations, and of storing it."""
+    if not arithmetic.deviations:
+        return 0.0
+    with np.errstate(over="ignore"):
+        return np.asarray(KAPPA * (arithmetic.u**2 + arithmetic.u_s**2) * value**2)
+
+
+def _together(value: Floats, arithmetic: Arithmetic, *parts: Floats | float) -> Floats | None:
+    """Return the sum of variances in the value's shape, 0 where the value is no number; None if none is asked for."""
+    if not arithmetic.deviations:
+        return None
+    with np.errstate(invalid="ignore", over="ignore"):
+        whole = np.broadcast_to(np.asarray(sum(parts)), value.shape)
+    return np.where(np.isfinite(value) & np.isfinite(whole), whole, 0.0)
 
 
 def _settled(value: Floats, error: Floats) -> Floats:
@@ -90,7 +154,10 @@ def _product(a: Floats, b: Floats | float) -> Floats:
 
 def add(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     """Return a + b."""
-    result = rounded(a.value + b.value, a.errors() + b.errors(), arithmetic)
+    variance = a.variances() + b.variances()
+    result = rounded(a.value + b.value, a.errors() + b.errors(), arithmetic, variance=variance)
+    if arithmetic.kernel is not None:
+        return result
     for huge, other in ((a, b), (b, a)):
         result = _absorbing(result, huge, other)
     return _keeping_magnitude(result, a, b)
@@ -111,12 +178,14 @@ def _absorbing(result: Bounded, huge: Bounded, other: Bounded) -> Bounded:
         return result
     absorbs = np.isfinite(size) & (np.abs(other.value) + other.errors() < _ABSORBED * size)
     absorbs = absorbs & (np.asarray(huge.errors()) == 0)
-    return Bounded(result.value, np.where(absorbs, 0.0, result.errors()))
+    variance = None if result.variance is None else np.where(absorbs, 0.0, result.variance)
+    return Bounded(result.value, np.where(absorbs, 0.0, result.errors()), variance=variance)
 
 
 def subtract(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     """Return a - b."""
-    return rounded(a.value - b.value, a.errors() + b.errors(), arithmetic)
+    variance = a.variances() + b.variances()
+    return rounded(a.value - b.value, a.errors() + b.errors(), arithmetic, variance=variance)
 
 
 def multiply(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
@@ -127,7 +196,10 @@ def multiply(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     """
     ea, eb = np.asarray(a.errors()), np.asarray(b.errors())
     inherited = _product(np.abs(a.value), eb) + _product(np.abs(b.value), ea) + _product(ea, eb)
-    result = rounded(a.value * b.value, inherited, arithmetic, _scalar_roundings(a, b, arithmetic))
+    variance = _product(a.value**2, b.variances()) + _product(b.value**2, a.variances())
+    result = rounded(
+        a.value * b.value, inherited, arithmetic, _scalar_roundings(a, b, arithmetic), variance=variance
+    )
     return _scaled_magnitude(result, a, b)
 
 
@@ -144,10 +216,11 @@ def divide(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     with np.errstate(divide="ignore", invalid="ignore"):
         quotient = a.value / b.value
         inherited = (ea + _product(np.abs(quotient), eb)) / (magnitude - eb)
-    result = rounded(quotient, inherited, arithmetic, _scalar_roundings(a, b, arithmetic))
+        variance = (a.variances() + _product(quotient**2, b.variances())) / b.value**2
+    result = rounded(quotient, inherited, arithmetic, _scalar_roundings(a, b, arithmetic), variance=variance)
     if b.value.size != 1 or a.magnitude is None:
         return result
-    return Bounded(result.value, result.error, a.magnitude / np.abs(b.value))
+    return replace(result, magnitude=a.magnitude / np.abs(b.value))
 
 
 def _scalar_roundings(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> float:
@@ -158,14 +231,14 @@ def _scaled_magnitude(result: Bounded, a: Bounded, b: Bounded) -> Bounded:
     product, factor = (a, b) if b.value.size == 1 else (b, a)
     if product.magnitude is None or factor.value.size != 1:
         return result
-    return Bounded(result.value, result.error, product.magnitude * np.abs(factor.value))
+    return replace(result, magnitude=product.magnitude * np.abs(factor.value))
 
 
 def _keeping_magnitude(result: Bounded, a: Bounded, b: Bounded) -> Bounded:
     magnitude = a.magnitude if a.magnitude is not None else b.magnitude
     if magnitude is None:
         return result
-    return Bounded(result.value, result.error, np.broadcast_to(magnitude, result.value.shape))
+    return replace(result, magnitude=np.broadcast_to(magnitude, result.value.shape))
 
 
 def exponential(a: Bounded, arithmetic: Arithmetic) -> Bounded:
@@ -173,8 +246,12 @@ def exponential(a: Bounded, arithmetic: Arithmetic) -> Bounded:
     with np.errstate(over="ignore", invalid="ignore"):
         value = np.exp(a.value)
         inherited = np.exp(a.value + a.errors()) - value  # not e^x (e^E - 1): that is 0 * inf for a masked x
-    result = rounded(value, inherited, arithmetic, arithmetic.c_exp)
-    return Bounded(value, np.where(np.isneginf(a.value), 0.0, result.errors()))  # exp(-inf) is 0, exactly
+        own = FUNCTION_VARIANCE * arithmetic.u**2 * value**2
+        variance = _product(value**2, a.variances()) + own
+    result = rounded(value, inherited, arithmetic, arithmetic.c_exp, variance=variance)
+    if result.error is None:
+        return result
+    return replace(result, error=np.where(np.isneginf(a.value), 0.0, result.error))  # exp(-inf) is 0, exactly
 
 
 def root(a: Bounded, arithmetic: Arithmetic) -> Bounded:
@@ -190,7 +267,9 @@ def root(a: Bounded, arithmetic: Arithmetic) -> Bounded:
         value = np.sqrt(a.value)
         sides = value + np.sqrt(a.value - error)
     inherited = np.divide(error, sides, out=np.zeros_like(value), where=sides > 0)
-    return rounded(value, inherited, arithmetic)
+    given = np.broadcast_to(a.variances(), value.shape)
+    variance = np.divide(given, 4 * a.value, out=np.zeros_like(value), where=a.value > 0)
+    return rounded(value, inherited, arithmetic, variance=variance)
 
 
 def total(a: Bounded, axes: tuple[int, ...], *, keepdims: bool, arithmetic: Arithmetic) -> Bounded:
@@ -198,12 +277,29 @@ def total(a: Bounded, axes: tuple[int, ...], *, keepdims: bool, arithmetic: Arit
     value = a.value.sum(axes, keepdims=keepdims)
     if not a.is_float:
         return Bounded(value)
+    if arithmetic.kernel is not None:
+        return Bounded(arithmetic.kernel.total(a.value, axes, keepdims=keepdims))
     terms = a.value.size // max(value.size, 1)
     error = np.broadcast_to(a.errors(), a.value.shape).sum(axes, keepdims=keepdims)
     size = np.abs(a.value).sum(axes, keepdims=keepdims) + error
     rounding = gamma(terms, arithmetic.u_acc) * size + arithmetic.u_s * size
     rounding = rounding + np.where(size > 0, terms * arithmetic.omega, 0.0)  # a sum of zeros is zero
-    return Bounded(value, _settled(np.asarray(value), error + rounding))
+    variance = None
+    if arithmetic.deviations:
+        given = np.broadcast_to(a.variances(), a.value.shape).sum(axes, keepdims=keepdims)
+        squares = (a.value**2).sum(axes, keepdims=keepdims)
+        own = sum_variance(value, squares, terms, arithmetic)
+        variance = _together(value, arithmetic, given, own, KAPPA * arithmetic.u_s**2 * value**2)
+    return Bounded(value, _settled(np.asarray(value), error + rounding), variance=variance)
+
+
+def sum_variance(value: Floats, squares: Floats, terms: Any, arithmetic: Arithmetic) -> Floats:
+    """Return the variance of summing terms one after another: kappa u_acc^2 (n + 1) (s^2 / 3 + sum x^2 / 6).
+
+    The partial sums of a sum are on average a third of its square, and a sixth of the sum of squares, in size
+    (NUMERICS.md section 2).
+    """
+    return np.asarray(KAPPA * arithmetic.u_acc**2 * (terms + 1) * (value**2 / 3 + squares / 6))
 
 
 def largest(a: Bounded, axes: tuple[int, ...], *, keepdims: bool) -> Bounded:
@@ -213,8 +309,12 @@ def largest(a: Bounded, axes: tuple[int, ...], *, keepdims: bool) -> Bounded:
         return Bounded(value)
     # A masked number with an enormous error is not among them.
     surely = (a.value - a.error).max(axes, keepdims=True, initial=-np.inf)
-    candidates = np.where(a.value + a.error >= surely, a.error, 0.0)
-    return Bounded(value, candidates.max(axes, keepdims=keepdims, initial=0.0))
+    candidates = a.value + a.error >= surely
+    error, variance = (
+        None if own is None else np.where(candidates, own, 0.0).max(axes, keepdims=keepdims, initial=0.0)
+        for own in (a.error, a.variance)
+    )
+    return Bounded(value, error, variance=variance)
 
 
 def _lowest(dtype: np.dtype[Any]) -> Any:
@@ -228,6 +328,8 @@ def matmul(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
 
     Casting the operands to a shorter format (TF32) adds 2 u_in (1 + u_in) |A||B|.
     """
+    if arithmetic.kernel is not None and a.is_float:
+        return Bounded(arithmetic.kernel.matmul(a.value, b.value))
     value = np.matmul(a.value, b.value)
     if not a.is_float:
         return Bounded(value)
@@ -238,7 +340,25 @@ def matmul(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     with np.errstate(invalid="ignore"):
         error = inherited + relative * (size + inherited) + arithmetic.u_s * (np.abs(value) + inherited)
     underflow = terms * arithmetic.omega  # each product may be flushed
-    return Bounded(value, _settled(value, error + underflow), size)
+    return Bounded(
+        value, _settled(value, error + underflow), size, variance=_product_variance(a, b, value, arithmetic)
+    )
+
+
+def _product_variance(a: Bounded, b: Bounded, value: Floats, arithmetic: Arithmetic) -> Floats | None:
+    if not arithmetic.deviations:
+        return None
+    a2, b2 = a.value**2, b.value**2
+    with np.errstate(invalid="ignore", over="ignore"):
+        squares = np.matmul(a2, b2)
+        own = sum_variance(value, squares, a.value.shape[-1], arithmetic)
+        cast = 2 * KAPPA * arithmetic.u_in**2 * squares + KAPPA * arithmetic.u_s**2 * value**2
+        inherited: Floats | float = 0.0
+        if b.variance is not None:
+            inherited = inherited + np.matmul(a2, np.broadcast_to(b.variance, b2.shape))
+        if a.variance is not None:
+            inherited = inherited + np.matmul(np.broadcast_to(a.variance, a2.shape), b2)
+    return _together(value, arithmetic, own, cast, inherited)
 
 
 def _inherited_by_product(a: Bounded, b: Bounded) -> Floats | float:
@@ -255,9 +375,13 @@ def where(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
     value = np.where(condition.value, a.value, b.value)
     if not np.issubdtype(value.dtype, np.floating):
         return Bounded(value)
-    error = np.broadcast_to(np.where(condition.value, a.errors(), b.errors()), value.shape)
-    kept = _keeping_magnitude(Bounded(value, error), a, b)
-    return Bounded(kept.value, kept.error, kept.magnitude, _guarded(condition, a, b))
+    error, variance = None, None
+    if a.error is not None or b.error is not None:
+        error = np.broadcast_to(np.where(condition.value, a.errors(), b.errors()), value.shape)
+    if a.variance is not None or b.variance is not None:
+        variance = np.broadcast_to(np.where(condition.value, a.variances(), b.variances()), value.shape)
+    kept = _keeping_magnitude(Bounded(value, error, variance=variance), a, b)
+    return replace(kept, softmax=_guarded(condition, a, b))
 
 
 def _guarded(condition: Bounded, a: Bounded, b: Bounded) -> SoftmaxFacts | None:

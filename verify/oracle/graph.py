@@ -15,6 +15,7 @@ from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
 from onnx_attest.verify.oracle.attention import SoftmaxFacts
 from onnx_attest.verify.oracle.bounded import Bounded, exact
 from onnx_attest.verify.oracle.ops import OPERATORS
+from onnx_attest.verify.oracle.ops.contrib import OPERATORS as CONTRIB
 from onnx_attest.verify.oracle.ops.operator import Node, UnsupportedOperatorError, is_short
 
 HIDES = 1e30
@@ -22,6 +23,8 @@ HIDES = 1e30
 _SINGLE = 2.0**-24
 _TABLE_ROUNDINGS = 4.0
 _DOUBLE = 2.0**-50  # what the exporter computes in float64, in a few steps
+# Others pass on what they are given, Identity for example.
+_ATTENDING = ("MatMul", "Attention", *CONTRIB)
 _SHORTER = {"FLOAT": "fp32", "FLOAT16": "fp16-steps", "BFLOAT16": "bf16-acc"}
 
 
@@ -141,7 +144,13 @@ class GraphOracle:
         Raises:
             UnsupportedOperatorError: an operator, or a form of one, that the oracle does not have.
         """
-        known = {name: exact(value) for name, value in inputs.items()} | self._constants | dict(constants)
+        held = {**self._constants, **constants}
+        if arithmetic.deviations:
+            held = {name: _spread(constant) for name, constant in held.items()}
+        if arithmetic.kernel is not None:
+            stored = arithmetic.kernel.stored
+            held = {name: Bounded(stored(c.value) if c.is_float else c.value) for name, c in held.items()}
+        known = {name: exact(value) for name, value in inputs.items()} | held
         seen: list[AttentionSeen] = []
         had: dict[str, Bounded] = {}
         with np.errstate(all="ignore"):  # overflow and NaN are results, and are compared by position
@@ -193,6 +202,13 @@ class GraphOracle:
             if name not in self.outputs:
                 uses.setdefault(index, []).append(name)
         return uses
+
+
+def _spread(constant: Bounded) -> Bounded:
+    """Return a constant that may be off with the variance of being anywhere within its error."""
+    if constant.error is None or constant.variance is not None:
+        return constant
+    return replace(constant, variance=np.where(np.isfinite(constant.error), constant.error**2 / 3, 0.0))
 
 
 def _plain(value: Any) -> Any:
@@ -274,7 +290,7 @@ def _domain(domain: str) -> str:
 
 def _attention_at(node: Node, known: Mapping[str, Bounded]) -> list[AttentionSeen]:
     output = known.get(node.outputs[0])
-    if output is None or output.attended is None or node.operator not in ("Attention", "MatMul"):
+    if output is None or output.attended is None or node.operator not in _ATTENDING:
         return []
     weights = node.inputs[0] if node.operator == "MatMul" else ""
     return [AttentionSeen(node.name, node.outputs[0], weights, output.attended)]

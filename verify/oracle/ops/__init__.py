@@ -1,6 +1,14 @@
 """The operators that the oracle evaluates, by name; each takes its own opset's attributes and defaults."""
 
-from onnx_attest.verify.oracle.ops import activations, attention, elementwise, linear, normalization, shape
+from onnx_attest.verify.oracle.ops import (
+    activations,
+    attention,
+    contrib,
+    elementwise,
+    linear,
+    normalization,
+    shape,
+)
 from onnx_attest.verify.oracle.ops.operator import Operator
 
 OPERATORS: dict[str, Operator] = {
@@ -10,6 +18,7 @@ OPERATORS: dict[str, Operator] = {
     **activations.OPERATORS,
     **normalization.OPERATORS,
     **attention.OPERATORS,
+    **contrib.OPERATORS,
 }
 
 __all__ = ["OPERATORS", "Operator"]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Bounded, Floats, rounded
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
 
@@ -40,8 +41,10 @@ def smooth(
         a = required(inputs, 0)
         value = function(a.value)
         inherited = _through(slope, a)
-        approximation = _FUNCTION_ROUNDINGS * arithmetic.u * np.maximum(np.abs(value), size)
-        return [rounded(value, inherited + approximation, arithmetic)]
+        sizes = np.maximum(np.abs(value), size)
+        variance = _variance(function, a, sizes, arithmetic)
+        approximation = _FUNCTION_ROUNDINGS * arithmetic.u * sizes
+        return [rounded(value, inherited + approximation, arithmetic, variance=variance)]
 
     return operator
 
@@ -54,6 +57,22 @@ def _through(slope: Callable[[Floats], Floats] | float, a: Bounded) -> Floats | 
     return np.asarray(np.maximum.reduce(ends) * error)
 
 
+_STEP = (
+    2.0**-17
+)  # of a central difference in float64: what is cut off and what is rounded away are both below 1e-9
+
+
+def _variance(
+    function: Callable[[Floats], Floats], a: Bounded, sizes: Floats, arithmetic: Arithmetic
+) -> Floats | float:
+    """Return the variance through the slope at x, which is taken by a difference, and the function's own."""
+    if not arithmetic.deviations:
+        return 0.0
+    slope = (function(a.value + _STEP) - function(a.value - _STEP)) / (2 * _STEP)
+    own = bounded.FUNCTION_VARIANCE * arithmetic.u**2 * sizes**2
+    return np.asarray(slope**2 * a.variances() + own)
+
+
 def _gelu(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     """Gelu of opset 20: x Phi(x), or the approximation by tanh."""
     kind = node.get("approximate", "none")
@@ -64,7 +83,8 @@ def _gelu(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     value = function(a.value)
     # |gelu'| is at most 1.13; the factor 1 + erf is off by a few u whatever its size, times |x|.
     inherited = 1.13 * a.errors() + _FUNCTION_ROUNDINGS * arithmetic.u * np.abs(a.value)
-    return [rounded(value, inherited, arithmetic)]
+    variance = _variance(function, a, np.abs(a.value), arithmetic)
+    return [rounded(value, inherited, arithmetic, variance=variance)]
 
 
 def _gelu_exact(x: Floats) -> Floats:
@@ -77,7 +97,8 @@ def _gelu_tanh(x: Floats) -> Floats:
 
 def _relu(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     a = required(inputs, 0)
-    return [Bounded(np.maximum(a.value, 0), a.error)]
+    variance = None if a.variance is None else np.where(a.value > 0, a.variance, 0.0)
+    return [Bounded(np.maximum(a.value, 0), a.error, variance=variance)]
 
 
 OPERATORS: dict[str, Operator] = {

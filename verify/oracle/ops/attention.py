@@ -1,7 +1,9 @@
-"""Softmax, and ONNX's Attention as onnx 1.23 defines it for opset 23 and 24."""
+"""Softmax, and ONNX's Attention as onnx 1.23 defines it for opset 23 to 25."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -9,22 +11,34 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from onnx_attest.verify.arithmetic import Arithmetic
-from onnx_attest.verify.oracle.attention import attention, softmax, with_policy
+from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
+from onnx_attest.verify.oracle import bounded
+from onnx_attest.verify.oracle.attention import attention, soft_capped, softmax, with_policy
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
     UnsupportedOperatorError,
+    integers,
     optional,
     required,
 )
 
+_SINCE_PADDED_MASKS = 24
+"""From opset 24 on a mask that is shorter than the keys is padded, of one key as well; before, one key broadcasts."""
 _SINCE_ONE_AXIS = 13
 """Before opset 13, Softmax flattened all axes from `axis` (default 1) on and summed over the whole block."""
 
-_WEIGHTS_AFTER_SOFTMAX = 3
+PRODUCT, CAPPED, MASKED, WEIGHTS = range(4)
+"""What qk_matmul_output may show: scaled products, after softcap, after the mask, after softmax."""
+
+_PRECISIONS = {
+    onnx.TensorProto.FLOAT16: PROFILES["fp16-acc"],
+    onnx.TensorProto.BFLOAT16: PROFILES["bf16-acc"],
+    onnx.TensorProto.FLOAT: PROFILES["fp32"],
+    onnx.TensorProto.DOUBLE: PROFILES["fp64"],
+}
 
 
 def _softmax(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
@@ -36,124 +50,222 @@ def _softmax(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded
     axis = node.get("axis", -1) % a.value.ndim
     if axis == a.value.ndim - 1:
         return [with_policy(softmax(a, arithmetic), node.empty_rows, arithmetic)]
-    moved = softmax(_swapped(a, axis), arithmetic)
-    return [_swapped(Bounded(moved.value, moved.error), axis)]
+    moved = softmax(a.moved(lambda array: array.swapaxes(axis, -1)), arithmetic)
+    return [moved.moved(lambda array: array.swapaxes(axis, -1))]
 
 
 def _softmax_of_block(node: Node, a: Bounded, arithmetic: Arithmetic) -> Bounded:
     shape, axis = a.value.shape, node.get("axis", 1) % a.value.ndim
-    rows = int(np.prod(shape[:axis], dtype=np.int64))
-    error = None if a.error is None else np.broadcast_to(a.error, shape).reshape(rows, -1)
-    flat = softmax(Bounded(a.value.reshape(rows, -1), error), arithmetic)
     if axis == a.value.ndim - 1:
         # the same, with its facts in the graph's own shape
         return with_policy(softmax(a, arithmetic), node.empty_rows, arithmetic)
-    return Bounded(flat.value.reshape(shape), flat.errors().reshape(shape))  # type: ignore[union-attr]
-
-
-def _swapped(a: Bounded, axis: int) -> Bounded:
-    error = None if a.error is None else np.broadcast_to(a.error, a.value.shape).swapaxes(axis, -1)
-    return Bounded(a.value.swapaxes(axis, -1), error)
+    rows = int(np.prod(shape[:axis], dtype=np.int64))
+    flat = softmax(a.moved(lambda array: array.reshape(rows, -1)), arithmetic)
+    return flat.moved(lambda array: array.reshape(shape))
 
 
 def _attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-    _refuse_what_is_missing(node, inputs)
+    """Attention of opset 23 to 25: output, present key, present value, and what qk_matmul_output_mode shows.
+
+    A float mask is added, a boolean one hides keys. A row without any key is 0, whatever is declared for rows that
+    are masked with finite numbers: those average.
+    """
     q, k, v = (required(inputs, index) for index in range(3))
     three_axes = q.value.ndim == 3
-    heads, kv_heads = node.get("q_num_heads"), node.get("kv_num_heads")
     if three_axes:
-        q, k, v = _heads(q, heads), _heads(k, kv_heads), _heads(v, kv_heads)
-    past = optional(inputs, 4)
-    k, v = _after(past, k), _after(optional(inputs, 5), v)
-    groups = q.value.shape[1] // k.value.shape[1]
-    scale, scale_error = q.value.shape[-1] ** -0.5, 0.0
-    if node.get("scale") is not None:
-        given = node.real("scale", scale)
-        scale, scale_error = float(given.value[0]), float(np.max(given.errors()))
-    allowed, bias = _mask(node, inputs, q, k, 0 if past is None else past.value.shape[2])
+        heads, kv_heads = _head_counts(node)
+        q, k, v = split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
+    k, v = extended(optional(inputs, 4), k), extended(optional(inputs, 5), v)
+    precision = _with_softmax_in(node.get("softmax_precision"), arithmetic)
+    scale = scale_of(node, q.value.shape[-1])
+    allowed, bias = _mask(node, inputs, q.value.shape[-2], k.value.shape[-2])
+    keys, values = (repeated_heads(part, q.value.shape[1]) for part in (k, v))
+    softcap = node.get("softcap", 0.0)
     output, weights = attention(
-        q, _repeated(k, groups), _repeated(v, groups), arithmetic,
-        scale=scale * node.logit_factor, scale_error=scale_error, allowed=allowed, bias=bias,
-        softcap=node.get("softcap", 0.0), empty_rows="zero" if node.empty_rows == "unknown" else node.empty_rows,
+        q, keys, values, precision,
+        scale=float(scale.value[0]), scale_error=float(np.max(scale.errors())),
+        allowed=allowed, bias=bias, softcap=softcap, empty_rows=node.empty_rows,
     )  # fmt: skip
-    merged = _merged(output) if three_axes else output
-    return [Bounded(merged.value, merged.error, attended=output.attended), k, v, weights]
+    _refuse_overflow(weights, arithmetic, precision)
+    if node.empty_rows in ("unknown", "zero"):
+        output, weights = (_zero_where_empty(part, allowed, bias) for part in (output, weights))
+    if three_axes:
+        output = merged_heads(output)
+    mode = node.get("qk_matmul_output_mode", PRODUCT)
+    if mode == WEIGHTS:
+        return [output, k, v, weights]
+    if len(node.outputs) <= WEIGHTS or not node.outputs[WEIGHTS]:
+        return [output, k, v]
+    return [
+        output,
+        k,
+        v,
+        scores(q, keys, scale, arithmetic, mode, softcap=softcap, bias=bias, allowed=allowed),
+    ]
 
 
-def _refuse_what_is_missing(node: Node, inputs: Inputs) -> None:
-    if optional(inputs, 6) is not None:
-        raise UnsupportedOperatorError("Attention with nonpad_kv_seqlen")
-    precision = node.get("softmax_precision", onnx.TensorProto.FLOAT)
-    if precision not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):  # double only rounds less
-        raise UnsupportedOperatorError(f"Attention with softmax_precision {precision}")
-    mode = node.get("qk_matmul_output_mode", 0)
-    if len(node.outputs) > _WEIGHTS_AFTER_SOFTMAX and mode != _WEIGHTS_AFTER_SOFTMAX:
-        raise UnsupportedOperatorError(f"Attention with qk_matmul_output_mode {mode}")
+def _head_counts(node: Node) -> tuple[int, int]:
+    heads, kv_heads = node.get("q_num_heads"), node.get("kv_num_heads")
+    if not heads or not kv_heads:
+        raise UnsupportedOperatorError("Attention of three axes without q_num_heads and kv_num_heads")
+    return heads, kv_heads
 
 
-def _after(past: Bounded | None, new: Bounded) -> Bounded:
-    """Return the cache (batch, heads, past + new, size) with the new tokens behind it."""
-    if past is None:
-        return new
-    value = np.concatenate((past.value, new.value), axis=2)
-    if past.error is None and new.error is None:
-        return Bounded(value)
-    errors = [np.broadcast_to(part.errors(), part.value.shape) for part in (past, new)]
-    return Bounded(value, np.concatenate(errors, axis=2))
+def _with_softmax_in(precision: int | None, arithmetic: Arithmetic) -> Arithmetic:
+    """Return the arithmetic with softmax in a shorter format, if it is one: logits are cast to it, weights come in it.
 
-
-def _mask(
-    node: Node, inputs: Inputs, q: Bounded, k: Bounded, past: int
-) -> tuple[Bounded | None, Bounded | None]:
-    """Return which keys each query may attend and what is added to its scores, None for all and nothing.
-
-    Causal is aligned so that query i stands at position past + i: top left without a past.
+    The products get its roundings too, which only widens the bound.
     """
-    mask, queries, keys = optional(inputs, 3), q.value.shape[-2], k.value.shape[-2]
-    allowed = bias = None
-    if mask is not None and mask.is_float:
-        bias = Bounded(_padded(mask.value, keys, -np.inf), mask.error)
-    elif mask is not None:
-        allowed = _padded(mask.value, keys, False)
+    if precision is None:
+        return arithmetic
+    if precision not in _PRECISIONS:
+        raise UnsupportedOperatorError(f"Attention with softmax_precision {precision}")
+    own = _PRECISIONS[precision]
+    if own.u <= arithmetic.u:
+        return arithmetic
+    widened = {name: max(getattr(arithmetic, name), own.u) for name in ("u", "u_acc", "u_s", "u_p")}
+    ranges = {name: max(getattr(arithmetic, name), getattr(own, name)) for name in ("omega", "eta")}
+    return replace(arithmetic, **widened, **ranges, largest=min(arithmetic.largest, own.largest))
+
+
+def _refuse_overflow(weights: Bounded, arithmetic: Arithmetic, precision: Arithmetic) -> None:
+    """Refuse logits that a softmax_precision shorter than the rest cannot hold."""
+    facts = weights.softmax
+    if facts is not None and precision is not arithmetic and np.any(facts.logits > precision.largest):
+        raise UnsupportedOperatorError(f"softmax_precision with logits beyond {precision.largest:g}")
+
+
+def scale_of(node: Node, head_size: int) -> Bounded:
+    """Return the scale: the attribute, or 1 / sqrt(head size), times what the graph is probed with; one number."""
+    given = node.get("scale")
+    scale = Bounded(np.array([head_size**-0.5])) if given is None else node.real("scale", 0.0)
+    return Bounded(scale.value * node.logit_factor, scale.error)
+
+
+def scores(
+    q: Bounded,
+    k: Bounded,
+    scale: Bounded,
+    arithmetic: Arithmetic,
+    stage: int,
+    *,
+    softcap: float = 0.0,
+    bias: Bounded | None = None,
+    allowed: Bounded | None = None,
+) -> Bounded:
+    """Return what an attention operator shows before its softmax: the scaled product, after softcap, after the mask.
+
+    Scaling q and k before their product rounds each term, c_s u s|q||k| (NUMERICS.md section 1).
+    """
+    product = bounded.matmul(q, k.moved(lambda array: array.swapaxes(-1, -2)), arithmetic)
+    shown = bounded.multiply(product, scale, arithmetic)
+    if shown.magnitude is not None and shown.error is not None:
+        shown = replace(shown, error=shown.error + arithmetic.c_s * arithmetic.u * shown.magnitude)
+    if softcap and stage >= CAPPED:
+        shown = soft_capped(shown, softcap, arithmetic)
+    if bias is not None and stage >= MASKED:
+        shown = bounded.add(shown, bias, arithmetic)
+    if allowed is not None and stage >= MASKED:
+        shown = bounded.where(allowed, shown, Bounded(np.array([-np.inf])))
+    return shown
+
+
+def _mask(node: Node, inputs: Inputs, queries: int, keys: int) -> tuple[Bounded | None, Bounded | None]:
+    """Return which keys each query may attend and what is added to its scores, None for all and nothing."""
+    mask, padded_to = optional(inputs, 3), keys if node.opset >= _SINCE_PADDED_MASKS else 0
+    conditions = list(_positions_allowed(node, inputs, queries, keys))
+    if mask is not None and mask.value.dtype == np.bool_:
+        conditions.append(_padded(mask.value, padded_to, hidden=False))
+    elif mask is not None and not mask.is_float:
+        raise UnsupportedOperatorError("Attention with a mask of integers, to which ONNX gives no meaning")
+    allowed = Bounded(functools.reduce(np.logical_and, conditions)) if conditions else None
+    if mask is None or not mask.is_float:
+        return allowed, None
+    error, variance = (
+        None if own is None else _padded(np.broadcast_to(own, mask.value.shape), padded_to, hidden=0.0)
+        for own in (mask.error, mask.variance)
+    )
+    return allowed, Bounded(_padded(mask.value, padded_to, hidden=-np.inf), error, variance=variance)
+
+
+def _positions_allowed(node: Node, inputs: Inputs, queries: int, keys: int) -> Iterable[NDArray[np.bool_]]:
+    """Yield what is_causal, the windows of opset 25 and nonpad_kv_seqlen allow.
+
+    Query i stands at position offset + i: behind the past, or, in a cache kept outside, at the end of what is valid
+    of it; top left without either.
+    """
+    past, lengths = optional(inputs, 4), _valid_lengths(inputs)
+    offset: Any = 0 if past is None else past.value.shape[2]
+    if lengths is not None:
+        offset = lengths - queries
+    position, key = np.arange(queries)[:, None] + offset, np.arange(keys)
+    left, right = node.get("left_window_size", -1), node.get("right_window_size", -1)
     if node.get("is_causal", 0):
-        causal = np.tril(np.ones((queries, keys), bool), past)
-        allowed = causal if allowed is None else allowed & causal
-    return None if allowed is None else Bounded(allowed), bias
+        yield key <= position
+    if right >= 0:
+        yield key <= position + right
+    if left >= 0:
+        yield key >= position - left
+    if lengths is not None:
+        yield np.broadcast_to(key < lengths, (len(lengths), 1, 1, keys))
 
 
-def _padded(mask: NDArray[Any], keys: int, hidden: float) -> NDArray[Any]:
-    """Return a mask that may be shorter than the keys, the rest hidden; one key broadcasts instead."""
+def _valid_lengths(inputs: Inputs) -> NDArray[Any] | None:
+    """Return nonpad_kv_seqlen (opset 24) as (batch, 1, 1, 1)."""
+    if optional(inputs, 6) is None:
+        return None
+    if optional(inputs, 4) is not None or optional(inputs, 5) is not None:
+        raise UnsupportedOperatorError("Attention with both a past and nonpad_kv_seqlen")
+    return np.array(integers(inputs, 6)).reshape(-1, 1, 1, 1)
+
+
+def _padded(mask: NDArray[Any], keys: int, *, hidden: float) -> NDArray[Any]:
+    """Return a mask that may be shorter than the keys, the rest hidden."""
     missing = keys - mask.shape[-1]
-    if missing <= 0 or mask.shape[-1] == 1:
+    if missing <= 0:
         return mask
     return np.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, missing)], constant_values=hidden)
 
 
-def _heads(a: Bounded, heads: int) -> Bounded:
+def _zero_where_empty(part: Bounded, allowed: Bounded | None, bias: Bounded | None) -> Bounded:
+    """Return the output, or the weights, with 0 in the rows that have no key at all."""
+    hidden: Any = np.zeros(1, bool)
+    if allowed is not None:
+        hidden = hidden | ~allowed.value
+    if bias is not None:
+        hidden = hidden | np.isneginf(bias.value)
+    empty = hidden.all(-1, keepdims=True)
+    if not empty.any():
+        return part
+    zeroed = bounded.where(Bounded(empty), Bounded(np.zeros(1)), part)
+    softmax_facts, attended = (
+        None if facts is None else facts.without_nan() for facts in (part.softmax, part.attended)
+    )
+    return replace(zeroed, softmax=softmax_facts, attended=attended)
+
+
+def extended(past: Bounded | None, new: Bounded) -> Bounded:
+    """Return the cache (batch, heads, past + new, size) with the new tokens behind it."""
+    return new if past is None else bounded.concatenated([past, new], 2)
+
+
+def split_heads(a: Bounded, heads: int) -> Bounded:
     """Return (batch, heads, length, size) from (batch, length, heads * size)."""
-
-    def split(array: NDArray[Any]) -> NDArray[Any]:
-        batch, length, width = array.shape
-        return array.reshape(batch, length, heads, width // heads).swapaxes(1, 2)
-
-    return Bounded(split(a.value), None if a.error is None else split(a.error))
+    batch, length, width = a.value.shape
+    return a.moved(lambda array: array.reshape(batch, length, heads, width // heads).swapaxes(1, 2))
 
 
-def _merged(a: Bounded) -> Bounded:
-    """Return (batch, length, heads * size) from (batch, heads, length, size)."""
-
-    def merge(array: NDArray[Any]) -> NDArray[Any]:
-        batch, heads, length, size = array.shape
-        return array.swapaxes(1, 2).reshape(batch, length, heads * size)
-
-    return Bounded(merge(a.value), None if a.error is None else merge(a.error))
+def merged_heads(a: Bounded) -> Bounded:
+    """Return (batch, length, heads * size) from (batch, heads, length, size), and what is known of its weights."""
+    batch, heads, length, size = a.value.shape
+    merged = a.moved(lambda array: array.swapaxes(1, 2).reshape(batch, length, heads * size))
+    return replace(merged, attended=a.attended)
 
 
-def _repeated(a: Bounded, groups: int) -> Bounded:
-    if groups == 1:
-        return a
-    error = None if a.error is None else a.error.repeat(groups, axis=1)
-    return Bounded(a.value.repeat(groups, axis=1), error)
+def repeated_heads(a: Bounded, heads: int) -> Bounded:
+    """Return (batch, heads, length, size): each of fewer heads serves a group of neighbours."""
+    groups = heads // a.value.shape[1]
+    return a if groups == 1 else a.moved(lambda array: array.repeat(groups, axis=1))
 
 
 OPERATORS: dict[str, Operator] = {"Softmax": _softmax, "Attention": _attention}

@@ -67,7 +67,12 @@ def _extreme(choose: Callable[[Any, Any], Any]) -> Operator:
         errors = [np.asarray(part.errors()) for part in parts]
         if not any(error.any() for error in errors):
             return [Bounded(value)]
-        return [Bounded(value, np.broadcast_to(functools.reduce(np.maximum, errors), value.shape))]
+        variance = None
+        if any(part.variance is not None for part in parts):
+            own = [np.where(part.value == value, part.variances(), 0.0) for part in parts]
+            variance = np.broadcast_to(functools.reduce(np.maximum, own), value.shape)
+        error = np.broadcast_to(functools.reduce(np.maximum, errors), value.shape)
+        return [Bounded(value, error, variance=variance)]
 
     return operator
 
@@ -84,11 +89,11 @@ def _is_nan(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]
 
 
 def _negate(a: Bounded, arithmetic: Arithmetic) -> Bounded:
-    return Bounded(-a.value, a.error)
+    return Bounded(-a.value, a.error, variance=a.variance)
 
 
 def _absolute(a: Bounded, arithmetic: Arithmetic) -> Bounded:
-    return Bounded(np.abs(a.value), a.error)
+    return Bounded(np.abs(a.value), a.error, variance=a.variance)
 
 
 def _where(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
@@ -119,7 +124,11 @@ def _cast_to_float(a: Bounded, target: Any) -> Bounded:
         ml_dtypes.finfo(target).smallest_subnormal
     )
     kept = np.where(np.isfinite(value) & (np.abs(value) + error > 0), error + rounding, 0.0)  # 0 stays 0
-    return Bounded(value, kept, a.magnitude, a.softmax)
+    variance = None
+    if a.variance is not None:
+        own = bounded.KAPPA * (float(ml_dtypes.finfo(target).eps) / 2 * value) ** 2
+        variance = np.where(np.isfinite(value), a.variance + own, 0.0)
+    return Bounded(value, kept, a.magnitude, a.softmax, variance=variance)
 
 
 def _cast_to_integer(a: Bounded, target: Any) -> Bounded:

@@ -35,7 +35,7 @@ def _gemm(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
 def _transposed(a: Bounded, *, transpose: bool) -> Bounded:
     if not transpose:
         return a
-    return Bounded(a.value.T, None if a.error is None else a.error.T)
+    return a.moved(lambda array: array.T)
 
 
 def reduced_axes(node: Node, inputs: Inputs, rank: int) -> tuple[int, ...]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle import bounded
-from onnx_attest.verify.oracle.bounded import Bounded, Floats, rounded
+from onnx_attest.verify.oracle.bounded import KAPPA, Bounded, Floats, rounded, sum_variance
+from onnx_attest.verify.oracle.kernels import Kernel
 from onnx_attest.verify.oracle.ops.linear import reduced_axes
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, optional, required
 
@@ -43,6 +46,9 @@ def normalized(
     u, slack = max(arithmetic.u, arithmetic.u_s), gamma(n + 3, arithmetic.u_acc)
     error = np.broadcast_to(x.errors(), x.value.shape)
 
+    if arithmetic.kernel is not None:
+        return _carried_out(x.value, axes, epsilon.value, arithmetic.kernel)
+
     def mean(values: Floats) -> Floats:
         return np.asarray(values.mean(axes, keepdims=True))
 
@@ -64,7 +70,30 @@ def normalized(
         relative = 0.5 * spread_error / remaining + 4 * u
     r = 1 / np.sqrt(spread)
     inherited = r * (1 + relative) * d_error + np.abs(d) * r * relative
-    return rounded(d * r, inherited, arithmetic), Bounded(centre, centre_error), Bounded(r, r * relative)
+    variance: Floats | float = 0.0
+    if arithmetic.deviations:
+        # y = d r: through d, through its mean, and through r, whose own roundings are those of summing n squares.
+        given, y = np.broadcast_to(x.variances(), x.value.shape), d * r
+        of_sum = sum_variance(centre, mean(x.value**2) / n, n, arithmetic)
+        of_squares = sum_variance(np.ones_like(r), mean(y**4) / n, n, arithmetic) / 4
+        own = KAPPA * (u * y) ** 2 * 3
+        through = given + mean(given) / n + y**2 * mean(y**2 * given) / n
+        variance = r**2 * (through + of_sum) + y**2 * of_squares + own
+    result = rounded(d * r, inherited, arithmetic, variance=variance)
+    return result, Bounded(centre, centre_error), Bounded(r, r * relative)
+
+
+def _carried_out(
+    x: Floats, axes: tuple[int, ...], epsilon: Floats, kernel: Kernel
+) -> tuple[Bounded, Bounded, Bounded]:
+    """Return the same as a kernel computes it: mean, differences, mean of their squares."""
+    work = replace(kernel, storing=kernel.working)
+    n = float(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
+    centre = work.stored(work.total(x, axes, keepdims=True) / n)
+    d = work.stored(x - centre)
+    spread = work.stored(work.total(work.stored(d * d), axes, keepdims=True) / n)
+    r = work.stored(1 / work.stored(np.sqrt(work.stored(spread + epsilon))))
+    return Bounded(kernel.stored(d * r)), Bounded(kernel.stored(centre)), Bounded(kernel.stored(r))
 
 
 OPERATORS: dict[str, Operator] = {

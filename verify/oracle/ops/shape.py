@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Array, Bounded, exact
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
@@ -27,9 +28,7 @@ def _moving(move: Mover) -> Operator:
     """Return the operator that applies `move` to the value and to the error of its first input."""
 
     def operator(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-        a = required(inputs, 0)
-        error = None if a.error is None else move(node, inputs, np.broadcast_to(a.error, a.value.shape))
-        return [Bounded(move(node, inputs, a.value), error)]
+        return [required(inputs, 0).moved(lambda array: move(node, inputs, array))]
 
     return operator
 
@@ -97,11 +96,7 @@ def _gather(node: Node, inputs: Inputs, array: Array) -> Array:
 def _concat(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     parts = [part for part in inputs if part is not None]
     axis = node.get("axis")
-    value = np.concatenate([part.value for part in parts], axis)
-    if all(part.error is None for part in parts):
-        return [Bounded(value)]
-    errors = [np.broadcast_to(part.errors(), part.value.shape) for part in parts]
-    return [Bounded(value, np.concatenate(errors, axis))]
+    return [bounded.concatenated(parts, axis)]
 
 
 def _split(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
@@ -114,11 +109,7 @@ def _split(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
         each = -(-size // parts)  # the last part is the shorter one (opset 18)
         sizes = node.get("split") or [each] * (parts - 1) + [size - each * (parts - 1)]
     cuts = np.cumsum(sizes)[:-1]
-    values = np.split(a.value, cuts, axis)
-    if a.error is None:
-        return [Bounded(value) for value in values]
-    errors = np.split(np.broadcast_to(a.error, a.value.shape), cuts, axis)
-    return [Bounded(value, error) for value, error in zip(values, errors, strict=True)]
+    return [a.moved(lambda array, index=index: np.split(array, cuts, axis)[index]) for index in range(parts)]  # type: ignore[misc]
 
 
 def _shape(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
