@@ -15,6 +15,8 @@ from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.expected import Expected
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import Judgement, Tolerance, exceeds, judge
+from onnx_attest.verify.gauge import Gauge
+from onnx_attest.verify.noise import Measured
 from onnx_attest.verify.oracle.bounded import Bounded, is_floating
 from onnx_attest.verify.oracle.graph import Evaluation
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
@@ -85,10 +87,15 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """A record with the findings behind its codes."""
+    """A record with the findings behind its codes.
+
+    Attributes:
+        unbounded: whether the bound says nothing of some elements.
+    """
 
     record: CellRecord
     findings: tuple[Finding, ...] = ()
+    unbounded: bool = False
 
 
 def absent_cell(subject: Subject, stage: Stage) -> Cell:
@@ -103,8 +110,18 @@ def run_cell(
     case: CaseRecord,
     inputs: Mapping[str, NDArray[Any]],
     evaluation: Evaluation | str,
+    gauge: Gauge | None = None,
 ) -> tuple[Cell, Tensors | None]:
-    """Return the cell of a runtime on a case, and the outputs it gave; `evaluation` is the oracle's, or why there is none."""
+    """Return the cell of a runtime on a case, and the outputs it gave.
+
+    Args:
+        subject: the artifact.
+        stage: the runtime.
+        case: for the record.
+        inputs: of the case.
+        evaluation: the oracle's, or why there is none.
+        gauge: for the gates beyond the bound; None leaves them out.
+    """
     assert stage.session is not None
     found: tuple[Finding, ...]
     try:
@@ -123,6 +140,11 @@ def run_cell(
     found = judgement.findings
     if found and case.mask == "empty-row":
         found = _name_policy(subject, stage.arithmetic, outputs, inputs, evaluation, judgement)
+    measured, ran_as = None, None
+    if gauge is not None and judgement.max_err_over_tau is not None:
+        measured = gauge.measure(outputs)
+        ran_as = gauge.ran_as(outputs, judgement, measured)
+        found = _with_measured(found, measured, stage.arithmetic, ran_as)
     if subject.tolerance is not None and judgement.max_err_over_tau is not None:
         found = (*found, *exceeds(outputs, evaluation.outputs, subject.tolerance))
     verdict: Verdict = "failed" if found else "passed"
@@ -132,22 +154,69 @@ def run_cell(
     if not found and (undeclared := _undeclared_nan(subject, inputs, evaluation)):
         found = (finding("OA308", undeclared),)
         verdict, reason = "failed", undeclared
-    if not found and judgement.unbounded:
+    unbounded = not judgement.findings and judgement.unbounded > 0
+    if not found and unbounded:
         found = (no_bound(judgement),)
         verdict, reason = "inconclusive", found[0].message
-    return Cell(_record(subject, stage, case, verdict, reason, found, judgement), found), outputs
+    record = _record(subject, stage, case, verdict, reason, found, judgement)
+    return Cell(_measured(record, measured, ran_as), found, unbounded), outputs
+
+
+def _with_measured(
+    found: tuple[Finding, ...], measured: Measured, declared: Arithmetic, ran_as: str | None
+) -> tuple[Finding, ...]:
+    """Return what the gates find together.
+
+    A violated bound needs no second witness, but along which direction it is says what is wrong; and an arithmetic that
+    would explain all of it makes it a matter of precision.
+    """
+    more = tuple(item for item in measured.findings if not found or item.code == "OA311")
+    if not (found or more) or ran_as in (None, declared.name):
+        return (*found, *more)
+    explained = [
+        replace(item, message=f"{item.message}; as {ran_as} it would be right", blame="precision")
+        for item in (*found, *more)
+    ]
+    return tuple(explained)
+
+
+def _measured(record: CellRecord, measured: Measured | None, ran_as: str | None) -> CellRecord:
+    if measured is None:
+        return record
+    noise, limits = measured.noise, measured.limits
+    direction = {one.label: finite(one.size) for one in measured.along}
+    direction |= {f"{one.label} t": finite(one.t) for one in measured.along}
+    gates = {
+        **record.gates,
+        "noise": {
+            "rms_z": finite(noise.rms_z),
+            "rms_z_limit": finite(limits.rms_z),
+            "max_z": finite(noise.max_z),
+            "max_z_limit": finite(limits.max_z),
+        },
+        "direction": direction,
+    }
+    bits = measured.effective_bits
+    return msgspec.structs.replace(record, gates=gates, effective_bits=bits, ran_as=ran_as)
 
 
 def with_pieces(subject: Subject, stage: Stage, cell: Cell, judgement: Judgement, pieces: int) -> Cell:
     """Return a cell that had no bound end to end, judged by its pieces instead; still without one, it stays."""
-    found = judgement.findings
-    if not found and judgement.unbounded:
+    if not judgement.findings and judgement.unbounded:
         return cell
+    # What noise and direction found end to end stands: they need no bound.
+    found = (*judgement.findings, *(item for item in cell.findings if item.code in ("OA310", "OA311")))
     verdict: Verdict = "failed" if found else "passed"
     reason = "; ".join(item.message for item in found)
     record = _record(subject, stage, cell.record.case, verdict, reason, found, judgement)
-    gates = {**record.gates, "proof": {**record.gates["proof"], "pieces": float(pieces)}}
-    return Cell(msgspec.structs.replace(record, gates=gates), found)
+    own = {"proof": {**record.gates["proof"], "pieces": float(pieces)}}
+    kept = {name: numbers for name, numbers in cell.record.gates.items() if name in ("noise", "direction")}
+    return Cell(
+        msgspec.structs.replace(
+            record, gates={**record.gates, **kept, **own}, effective_bits=cell.record.effective_bits
+        ),
+        found,
+    )
 
 
 def because(cell: Cell, reason: str) -> Cell:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import Arithmetic, profile
@@ -27,6 +28,7 @@ from onnx_attest.verify.exporter import ExporterCheck, dead_cell, fits
 from onnx_attest.verify.finding_records import finding_record, finding_records
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import Tolerance
+from onnx_attest.verify.gauge import COARSEST_SUMS, LARGEST, Gauge
 from onnx_attest.verify.known import Known, built_in
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import Evaluation
@@ -216,15 +218,18 @@ class _Verification:
             self._step(EXPORTER, case.id)
             self._cells.append(excuse(self._check.cell(case, inputs), self._plan.known))
         evaluations: dict[str, Evaluation | str] = {}  # runtimes of one arithmetic share theirs
+        gauges: dict[str, Gauge | None] = {}
         for stage in stages:
             self._step(stage.name, case.id)
             recomputed = self._recomputed(stage)
             key = f"{stage.arithmetic.name} {stage.name if recomputed else ''}"
             if key not in evaluations:
                 evaluations[key] = self._evaluate(inputs, stage.arithmetic, recomputed)
+                gauges[key] = self._gauge(case, inputs, stage.arithmetic, recomputed)
             evaluation = evaluations[key]
-            cell, outputs = run_cell(self._subject, stage, case, inputs, evaluation)
-            if outputs is not None and "OA307" in cell.record.findings:
+            gauge = None if isinstance(evaluation, str) else gauges[key]
+            cell, outputs = run_cell(self._subject, stage, case, inputs, evaluation, gauge)
+            if outputs is not None and cell.unbounded:
                 cell, evaluation = self._in_pieces(stage, cell, inputs, outputs, evaluation)
             self._cells.append(excuse(cell, self._plan.known))
             if outputs is not None and not isinstance(evaluation, str):
@@ -263,6 +268,15 @@ class _Verification:
             return self._subject.expected.evaluate(inputs, arithmetic, constants=constants)
         except UnsupportedOperatorError as error:
             return str(error)
+
+    def _gauge(
+        self, case: CaseRecord, inputs: Tensors, arithmetic: Arithmetic, constants: dict[str, Bounded]
+    ) -> Gauge | None:
+        if max(case.axes.values(), default=1) > LARGEST or arithmetic.u_acc > COARSEST_SUMS:
+            return None
+        signature = self._subject.signature
+        evaluate = partial(self._subject.expected.evaluate, inputs, constants=constants)
+        return Gauge(evaluate, arithmetic, signature.floating, signature.dtypes)
 
     def _look(
         self, stage: Stage, case: CaseRecord, inputs: Tensors, outputs: Tensors, evaluation: Evaluation

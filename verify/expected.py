@@ -49,14 +49,17 @@ class Expected:
         *,
         observed: Mapping[str, NDArray[Any]] = MappingProxyType({}),
         constants: Mapping[str, Bounded] = MappingProxyType({}),
+        logit_factor: float = 1.0,
     ) -> Evaluation:
-        """Return the outputs with their bounds; `observed` and `constants` as for `GraphOracle.evaluate`.
+        """Return the outputs with their bounds; the rest as for `GraphOracle.evaluate`.
 
         Raises:
             UnsupportedOperatorError: a form of an operator that the oracle does not have.
         """
         given = {name: inputs[name] for name in self._oracle.inputs}
-        return self._oracle.evaluate(given, arithmetic, observed=observed, constants=constants)
+        return self._oracle.evaluate(
+            given, arithmetic, observed=observed, constants=constants, logit_factor=logit_factor
+        )
 
     def evaluate_graph(
         self, inputs: Mapping[str, NDArray[Any]], arithmetic: Arithmetic, empty_rows: str

@@ -44,10 +44,22 @@ def finding_records(
         for item in items:
             told.add(record.runtime, item, record.case, record.known)
     yield from told.records(subject)
+    yield from _other_arithmetic(subject, [cell.record for cell in cells])
     for party, code, message in _SUMMARIES:
         guilty = [cells[index].record for index, name in blamed.items() if name == party]
         if any(record.runtime != EXPORTER for record in guilty):  # OA111 says it of the exporter's own cells
             yield _summary(subject, code, message, party, guilty)
+
+
+def _other_arithmetic(subject: Subject, cells: Sequence[CellRecord]) -> Iterator[FindingRecord]:
+    """Yield a note for each runtime that computed in a tighter arithmetic than declared, in every case that tells."""
+    for runtime in dict.fromkeys(cell.runtime for cell in cells):
+        told = [
+            cell for cell in cells if cell.runtime == runtime and cell.verdict == "passed" and cell.ran_as
+        ]
+        if told and all(cell.ran_as == told[0].ran_as != cell.arithmetic for cell in told):
+            message = f"declared {told[0].arithmetic}, it computes as {told[0].ran_as}: its bound holds in all {len(told)} cases measured"
+            yield finding_record(subject, finding("OA312", message), runtime=runtime)
 
 
 def _summary(

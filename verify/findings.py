@@ -275,6 +275,27 @@ _TABLE = (
         "Reproduce it with the file alone, switch graph optimisations off, or try another version of the runtime.",
     ),
     Code(
+        "OA310", "error", "The error is larger than that of correct implementations",
+        "It is within the bound, which holds for the worst case; but four deliberately different implementations, plain "
+        "sequential sums among them, are at least three times closer to the exact result on the same inputs.",
+        "TF32 products, weights cast to half precision, a dropped key of small weight.",
+        "See ran_as in the record: an arithmetic other than the declared one does this. Otherwise look at OA311, and run "
+        "with optimisations off.",
+    ),
+    Code(
+        "OA311", "error", "The error lies along the direction of a known fault",
+        "Roundings do not agree with each other; here the errors of all rows together are what that fault would give, and "
+        "its size is more than a constant may be rounded by.",
+        "A scale off by 1e-6: each output is off by less than its bound, and all of them in the direction of a scale.",
+        "Look at the constant it names: the scale of the scores, or a factor on the output.",
+    ),
+    Code(
+        "OA312", "note", "The runtime computed in another arithmetic than declared",
+        "Its results are closer to exact, or farther, than the format of the graph says; on another machine they will differ.",
+        "A float16 graph that a CPU runtime computes in fp32 between casts.",
+        "Declare that arithmetic (--arithmetic), or do not rely on the extra digits.",
+    ),
+    Code(
         "OA401", "error", "Softmax weights are NaN or infinite where they should be numbers",
         "One such row makes the whole next layer NaN.",
         "exp(l) / sum(exp(l)) at l = 89 in fp32.",

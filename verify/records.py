@@ -104,7 +104,10 @@ class CellRecord(Record, tag="cell", frozen=True, kw_only=True):
     Attributes:
         arithmetic: the profile that the bound was made for.
         known: the public issue, or `counter-example`, if a failure was expected; it does not count then.
-        gates: for each gate its numbers; `proof` has max_err_over_tau.
+        gates: for each gate its numbers; `proof` has max_err_over_tau, `noise` RMS z and the largest |z| with their
+            limits, `direction` the size of each fault looked for and its t. A gate that was not held has no entry.
+        effective_bits: p - log2(RMS z), p being the bits of the declared format; p or more: it computes in more.
+        ran_as: the tightest arithmetic whose bound holds, None if none does or it was not looked for.
         max_abs_err: largest |actual - expected| over all outputs; None if a form gate failed before.
         worst_output, worst_index, worst_actual, worst_expected: where the largest error over tau is. The two
             values are strings, because they may be nan or inf.
@@ -126,6 +129,8 @@ class CellRecord(Record, tag="cell", frozen=True, kw_only=True):
     provider_used: tuple[str, ...] = ()
     nodes_by_provider: dict[str, int] = {}
     gates: dict[str, dict[str, float | None]] = {}
+    effective_bits: float | None = None
+    ran_as: str | None = None
     max_abs_err: float | None = None
     max_rel_err: float | None = None
     worst_output: str = ""
@@ -227,6 +232,57 @@ class ClaimRecord(Record, tag="claim", frozen=True, kw_only=True):
     measured: dict[str, float | None] = {}
 
 
+CORRECT = "none"
+"""The class of what is not a fault: a rewriting of the file that computes the same, up to rounding."""
+
+
+class PowerRecord(Record, tag="power", frozen=True, kw_only=True):
+    """One mutant of a file on one runtime, over all cases (`onnx-attest power`).
+
+    Attributes:
+        fault: class of the fault; `none` for the file itself and for its correct rewritings.
+        size: of the fault, None where its class has none.
+        cases: on which the runtime ran it.
+        manifest: those in which it changes the outputs by more than u|o|.
+        killed: manifest ones in which a gate found something; for `none`, all in which one did.
+        beyond_pool, beyond_pool_killed: of those, the ones whose effect exceeds the pool's worst error.
+        strong, strong_killed: the same at four times that.
+        undone: the runtime computed as if there were no fault: its optimiser took it out.
+        errored: the runtime refused.
+        second_hand: the effect is what the runtime made of it, since the oracle cannot evaluate the mutant.
+        found_by: in how many cases each finding code told it.
+        survivors: ids of manifest cases in which nothing was found.
+        strongest_survivor: the largest effect of them, in units of the pool's worst error.
+    """
+
+    model: str
+    variant: str
+    opset: int | None
+    dtype: str
+    artifact_sha256: str
+    runtime: str
+    arithmetic: str
+    fault: str
+    label: str
+    node: str = ""
+    size: float | None = None
+    above_resolution: bool = True
+    reason: str = ""
+    cases: int = 0
+    manifest: int = 0
+    killed: int = 0
+    beyond_pool: int = 0
+    beyond_pool_killed: int = 0
+    strong: int = 0
+    strong_killed: int = 0
+    undone: int = 0
+    errored: int = 0
+    second_hand: int = 0
+    found_by: dict[str, int] = {}
+    survivors: tuple[str, ...] = ()
+    strongest_survivor: float | None = None
+
+
 class FindingRecord(Record, tag="finding", frozen=True, kw_only=True):
     """A coded statement with its evidence and the next step."""
 
@@ -264,6 +320,7 @@ AnyRecord = (
     | StabilityRecord
     | LatencyRecord
     | ClaimRecord
+    | PowerRecord
     | FindingRecord
     | RunRecord
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CellRecord, FindingRecord
 from onnx_attest.verify.report.flatten import flat_rows
 from onnx_attest.verify.report.formats import UNKNOWN, extreme, listed, ratio
@@ -47,6 +48,15 @@ def _ran(cells: Cells) -> list[CellRecord]:
 
 def _over_tau(cell: CellRecord) -> float | None:
     return cell.gates.get("proof", {}).get("max_err_over_tau")
+
+
+def _fewest_bits(cells: Cells) -> str:
+    known = [cell for cell in _ran(cells) if cell.effective_bits is not None and cell.arithmetic in PROFILES]
+    if not known:
+        return UNKNOWN
+    worst = min(known, key=lambda cell: cell.effective_bits or 0.0)
+    p, bits = PROFILES[worst.arithmetic].bits, worst.effective_bits or 0.0
+    return f"at least {p}" if bits >= p else f"{bits:.1f}"
 
 
 def _worst_case(cells: Cells) -> str:
@@ -111,6 +121,17 @@ TOTALS: tuple[Column[Cells], ...] = (
         "max error/bound",
         "largest |actual - expected| over the derived bound of that element",
         lambda cells: extreme(map(_over_tau, _ran(cells)), max, ratio),
+    ),
+    Column(
+        "effective bits",
+        "p - log2(RMS z), the fewest of all cells: what the error is worth in the bits of the declared format; "
+        "'at least p' says that the runtime computes in more",
+        _fewest_bits,
+    ),
+    Column(
+        "ran as",
+        "the tightest arithmetic whose bound holds and whose noise it is; n/a where none is, or no cell was measured",
+        lambda cells: listed(cell.ran_as or UNKNOWN for cell in _ran(cells) if "noise" in cell.gates),
     ),
     Column(
         "max_abs_diff",

@@ -1,0 +1,132 @@
+"""The gates noise and direction: quiet on what is right, loud on what is wrong, and right about what it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+
+import attention_arrays as arrays
+import ml_dtypes
+import numpy as np
+import pytest
+
+from onnx_attest.verify.arithmetic import PROFILES
+from onnx_attest.verify.gates import judge
+from onnx_attest.verify.gauge import Gauge
+from onnx_attest.verify.noise import Yardstick
+from onnx_attest.verify.oracle.attention import attention
+from onnx_attest.verify.oracle.bounded import Bounded, exact
+from onnx_attest.verify.oracle.graph import Evaluation
+from onnx_attest.verify.oracle.kernels import Kernel, pool
+
+FP32, TF32 = PROFILES["fp32"], PROFILES["tf32"]
+Q, K, V = arrays.inputs(queries=29, keys=37, logit_std=2.0)
+SCALE = Q.shape[-1] ** -0.5
+SINGLE = np.dtype(np.float32)
+
+
+def evaluate(arithmetic, *, logit_factor=1.0, constants=MappingProxyType({})):
+    output, _ = attention(exact(Q), exact(K), exact(V), arithmetic, scale=SCALE * logit_factor)
+    return Evaluation({"output": output}, ())
+
+
+@pytest.fixture(scope="module")
+def yardstick():
+    return Yardstick.of(evaluate, FP32, SINGLE)
+
+
+def computed(kernel=None, *, factor=1.0):
+    """Attention in float32 whose logits are off by a factor, the way a kernel does it."""
+    arithmetic = replace(FP32, kernel=kernel or Kernel("naive"))
+    return {"output": evaluate(arithmetic, logit_factor=factor).outputs["output"].value.astype(np.float32)}
+
+
+@pytest.mark.parametrize("kernel", pool(FP32), ids=lambda kernel: kernel.name)
+def test_the_deviation_is_the_spread_of_correct_kernels(yardstick, kernel):
+    assert 0.6 < yardstick.measure(computed(kernel)).noise.rms_z < 1.4
+
+
+@pytest.mark.parametrize("implementation", arrays.CORRECT)
+def test_correct_implementations_pass_both_gates(yardstick, implementation):
+    measured = yardstick.measure({"output": arrays.CORRECT[implementation](Q, K, V)})
+    assert measured.findings == ()
+
+
+def test_the_exact_result_rounded_has_next_to_no_noise(yardstick):
+    rounded = {"output": yardstick.exact["output"].value.astype(np.float32)}
+    assert yardstick.measure(rounded).noise.rms_z < 0.3
+
+
+@pytest.mark.parametrize("error", [1e-6, -1e-6, 1e-5, 1e-3])
+def test_a_scale_error_is_found_with_its_size(yardstick, error):
+    shift = yardstick.measure(computed(factor=1 + error)).shift
+    assert shift is not None
+    assert shift.label == "all logits"
+    assert shift.size == pytest.approx(error, rel=0.2)
+
+
+def test_a_gain_on_the_output_is_found_with_its_size(yardstick):
+    off = {"output": (computed()["output"].astype(np.float64) * (1 + 3e-6)).astype(np.float32)}
+    shift = yardstick.measure(off).shift
+    assert shift is not None
+    assert shift.label == "all outputs"
+    assert shift.size == pytest.approx(3e-6, rel=0.2)
+
+
+def test_a_scale_rounded_to_float32_is_no_fault(yardstick):
+    assert yardstick.measure(computed(factor=1 + 2.0**-24)).shift is None
+
+
+def test_truncated_operands_are_too_much_noise_for_fp32(yardstick):
+    codes = {item.code for item in yardstick.measure(computed(Kernel("tf32", truncated=13))).findings}
+    assert "OA310" in codes
+
+
+def test_truncated_operands_are_right_where_they_are_declared():
+    measured = Yardstick.of(evaluate, TF32, SINGLE).measure(computed(Kernel("tf32", 16, truncated=13)))
+    assert measured.findings == ()
+
+
+def test_nan_does_not_hide_the_rest(yardstick):
+    off = computed(factor=1.001)
+    off["output"][0, 0, 0, 0] = np.nan
+    assert yardstick.measure(off).shift.size == pytest.approx(1e-3, rel=0.2)
+
+
+def test_exact_elements_do_not_dilute_the_noise():
+    one_key = partial(attention, exact(Q), exact(K[..., :1, :]), exact(V[..., :1, :]), scale=SCALE)
+    yardstick = Yardstick.of(
+        lambda arithmetic, **_: Evaluation({"output": one_key(arithmetic)[0], "none": Bounded(np.zeros(9))}, ()),
+        FP32, SINGLE,
+    )  # fmt: skip
+    measured = yardstick.measure({"output": computed_with_one_key(), "none": np.zeros(9, np.float32)})
+    assert measured.noise.rms_z == 0  # one key: the output is V itself
+    assert measured.effective_bits is None
+
+
+def computed_with_one_key():
+    return np.broadcast_to(V[..., :1, :], (*Q.shape[:-1], V.shape[-1])).copy()
+
+
+def ran_as(outputs, arithmetic):
+    gauge = Gauge(evaluate, arithmetic, SINGLE, {"output": SINGLE})
+    judged = judge(outputs, evaluate(arithmetic).outputs, {"output": SINGLE})
+    return gauge.ran_as(outputs, judged, gauge.measure(outputs))
+
+
+def test_tf32_under_fp32_ran_as_tf32():
+    assert ran_as(computed(Kernel("tf32", truncated=13)), FP32) == "tf32"
+
+
+def test_fp32_under_tf32_ran_as_fp32():
+    assert ran_as(computed(), TF32) == "fp32"
+
+
+def test_bfloat16_inside_ran_as_bfloat16():
+    short = {"output": arrays.naive(*(a.astype(ml_dtypes.bfloat16) for a in (Q, K, V))).astype(np.float32)}
+    assert ran_as(short, FP32) == "bf16-unfused"
+
+
+def test_a_fault_ran_as_nothing():
+    assert ran_as({"output": V[..., :1, :] + np.zeros((*Q.shape[:-1], 1), np.float32)}, FP32) is None

@@ -1,0 +1,202 @@
+"""The gates *noise* and *direction*: how far outputs are from exact in units of their deviation, and along what.
+
+z = (y - o) / sigma is one scale for every length, width, dtype and range of logits (NUMERICS.md sections 2 and 3).
+
+*noise*: RMS z and max |z| of a runtime are held against those of four deliberately different correct implementations
+on the same inputs at the same precision. *direction*: a matched filter. A fault moves the outputs along a known
+direction D; eps = <(y - o) / sigma^2, D> / <D / sigma^2, D> is its size, and t = |sum_i g_i| / sqrt(sum_i g_i^2) over
+rows, g_i = sum_c D_ic (y - o)_ic / sigma_ic^2, tells it from roundings, which do not agree with each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.findings import Finding, finding
+from onnx_attest.verify.oracle.bounded import Bounded, Floats
+from onnx_attest.verify.oracle.graph import Evaluation
+from onnx_attest.verify.oracle.kernels import pool
+
+Arrays = Mapping[str, NDArray[Any]]
+NOISE_FACTOR = 3.0
+"""At 2 the largest statistic of correct runs came to 1.97: no margin (NUMERICS.md section 3)."""
+LEAST_RMS_Z, LEAST_MAX_Z = 0.25, 2.0
+LEAST_SIZE, LEAST_T = 4.0, 6.0
+"""A fault along a direction is flagged above 4 roundings, which a constant may be off by, and t above 6."""
+_STEP = 2.0**-12
+_TINY = 2.0**-500
+
+
+@dataclass(frozen=True)
+class Noise:
+    """RMS and largest |z| over all elements that are finite on both sides."""
+
+    rms_z: float
+    max_z: float
+
+
+@dataclass(frozen=True)
+class Along:
+    """What of an error lies along a direction.
+
+    Attributes:
+        size: of the fault, relative.
+        t: how surely it is there.
+        explained: by how much it lowers the sum of z^2; of two directions that are alike, the right one lowers it more.
+    """
+
+    label: str
+    size: float
+    t: float
+    explained: float
+
+
+@dataclass(frozen=True, eq=False)
+class Yardstick:
+    """All that outputs of one case are measured with.
+
+    Attributes:
+        exact: outputs with their variances.
+        pool: what the correct implementations came to, the worst of each.
+        directions: of faults, by their name: what a fault of relative size 1 would add to each output.
+    """
+
+    arithmetic: Arithmetic
+    exact: Mapping[str, Bounded]
+    pool: Noise
+    directions: Mapping[str, Mapping[str, Floats]]
+
+    @staticmethod
+    def of(evaluate: Callable[..., Evaluation], arithmetic: Arithmetic, storing: np.dtype[Any]) -> Yardstick:
+        """Make the yardstick of one case.
+
+        Args:
+            evaluate: the oracle on the case's inputs, as a function of the arithmetic and `logit_factor`.
+            arithmetic: declared.
+            storing: dtype of the outputs.
+
+        Raises:
+            UnsupportedOperatorError: as `evaluate` does.
+        """
+        exact = evaluate(replace(arithmetic, deviations=True)).outputs
+        exact = {name: bounded for name, bounded in exact.items() if bounded.is_float}
+        seen = []
+        for kernel in pool(arithmetic, storing):
+            outputs = evaluate(replace(arithmetic, kernel=kernel)).outputs
+            seen.append(noise_of({name: outputs[name].value for name in exact}, exact, arithmetic))
+        worst = Noise(max(one.rms_z for one in seen), max(one.max_z for one in seen))
+        moved = evaluate(arithmetic, logit_factor=1 + _STEP).outputs
+        directions = {
+            "all logits": {name: (moved[name].value - exact[name].value) / _STEP for name in exact},
+            "all outputs": {name: exact[name].value for name in exact},
+        }
+        return Yardstick(arithmetic, exact, worst, directions)
+
+    def measure(self, actual: Arrays) -> Measured:
+        """Return what outputs of the right form come to; those without a number on either side are left out."""
+        return Measured(self, noise_of(actual, self.exact, self.arithmetic), self._along(actual))
+
+    def _along(self, actual: Arrays) -> tuple[Along, ...]:
+        found = []
+        for label, direction in self.directions.items():
+            numerator, squares, length = 0.0, 0.0, 0.0
+            for name, bounded in self.exact.items():
+                difference, weight = _difference(actual[name], bounded), _weight(bounded, self.arithmetic)
+                D = np.where(np.isfinite(direction[name]), direction[name], 0.0)
+                if difference.size == 0:
+                    continue
+                rows = (D * difference * weight).reshape(-1, difference.shape[-1] if difference.ndim else 1)
+                per_row = rows.sum(-1)
+                numerator += float(per_row.sum())
+                squares += float((per_row**2).sum())
+                length += float((D * D * weight).sum())
+            if length > 0 and squares > 0 and math.isfinite(length) and math.isfinite(squares):
+                t = abs(numerator) / math.sqrt(squares)
+                found.append(Along(label, numerator / length, t, numerator**2 / length))
+        return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """One set of outputs against a yardstick."""
+
+    yardstick: Yardstick
+    noise: Noise
+    along: Sequence[Along]
+
+    @property
+    def limits(self) -> Noise:
+        """What the noise of a correct runtime stays below."""
+        pool_ = self.yardstick.pool
+        return Noise(
+            NOISE_FACTOR * max(pool_.rms_z, LEAST_RMS_Z), NOISE_FACTOR * max(pool_.max_z, LEAST_MAX_Z)
+        )
+
+    @property
+    def effective_bits(self) -> float | None:
+        """Bits, p - log2(RMS z): from p on, the runtime computes in more than was declared. None without noise."""
+        rms = self.noise.rms_z
+        return self.yardstick.arithmetic.bits - math.log2(rms) if 0 < rms < math.inf else None
+
+    @property
+    def shift(self) -> Along | None:
+        """The direction along which the outputs are surely off; None if there is none."""
+        least = LEAST_SIZE * self.yardstick.arithmetic.resolution
+        sure = [one for one in self.along if abs(one.size) > least and one.t > LEAST_T]
+        return max(sure, key=lambda one: one.explained, default=None)
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what both gates find."""
+        found, limits, noise = [], self.limits, self.noise
+        if (shift := self.shift) is not None:
+            text = f"off as if {shift.label} were times 1 {shift.size:+.3g} (t = {shift.t:.3g})"
+            found.append(finding("OA311", text))
+        if noise.rms_z > limits.rms_z or noise.max_z > limits.max_z:
+            text = (
+                f"RMS z {noise.rms_z:.3g} and max |z| {noise.max_z:.3g}; correct implementations stay below "
+                f"{limits.rms_z:.3g} and {limits.max_z:.3g} on these inputs"
+            )
+            found.append(finding("OA310", text))
+        return tuple(found)
+
+
+def noise_of(actual: Arrays, exact: Mapping[str, Bounded], arithmetic: Arithmetic) -> Noise:
+    """Return RMS and largest |z| of outputs of the right form, over all elements that are numbers on both sides."""
+    total, count, largest = 0.0, 0, 0.0
+    for name, bounded in exact.items():
+        if not bounded.is_float:
+            continue
+        difference = _difference(actual[name], bounded)
+        z2 = difference**2 * _weight(bounded, arithmetic)
+        # What is exact, and exactly right, would only dilute the mean.
+        known = (
+            np.isfinite(bounded.value)
+            & np.isfinite(z2)
+            & ((np.asarray(bounded.variances()) > 0) | (difference != 0))
+        )
+        total += float(z2[known].sum())
+        count += int(known.sum())
+        largest = max(largest, float(z2[known].max(initial=0.0)))
+    return Noise(math.sqrt(total / count) if count else 0.0, math.sqrt(largest))
+
+
+def _difference(actual: NDArray[Any], exact: Bounded) -> Floats:
+    """Return actual - exact, 0 where either is no number."""
+    y = actual.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isfinite(y) & np.isfinite(exact.value), y - exact.value, 0.0)
+
+
+def _weight(exact: Bounded, arithmetic: Arithmetic) -> Floats:
+    """Return 1 / sigma^2 in the value's shape; what may flush to zero counts into sigma."""
+    floor = max(arithmetic.eta + arithmetic.omega, _TINY) ** 2
+    return np.asarray(1 / (np.broadcast_to(exact.variances(), exact.value.shape) + floor))
