@@ -9,7 +9,8 @@ READY := $(VENV)/.ready
 CHAPTER := $(addprefix --model=,sdpa self-attention mha causal sdpa-naive sdpa-unscaled)
 
 .DEFAULT_GOAL := help
-.PHONY: help verify verify-all test test-slow test-lowest lint format types layers check reference clean
+.PHONY: help verify verify-all test test-slow test-lowest lint format types layers check reference bench bench-oracle \
+	bench-detection clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -67,5 +68,23 @@ check: lint types layers test  ## all that CI runs
 reference: $(READY)  ## write reports/reference anew, to be committed
 	$(BIN)/onnx-attest run $(CHAPTER) --output reports/reference
 
+bench: bench-oracle bench-detection  ## both benchmarks
+
+bench-oracle: $(READY)  ## what the float64 oracle of attention costs beside attention itself
+	$(BIN)/python benchmarks/oracle_speed.py
+
+# The peers ask for versions of their own: an environment of their own.
+PEERS := .venv-peers
+$(PEERS)/.ready: pyproject.toml benchmarks/detection/requirements.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --requirement benchmarks/detection/requirements.txt
+	@touch $@
+
+bench-detection: $(PEERS)/.ready  ## faults and correct kernels, judged by this suite and by real peers; about half an hour
+	rm -rf build
+	$(PEERS)/bin/python -m pip install --quiet --no-deps --force-reinstall .
+	rm -rf build
+	cd benchmarks && ../$(PEERS)/bin/python detection --output ../reports/reference
+
 clean:  ## remove what was made
-	rm -rf $(VENV) $(LOWEST) build dist *.egg-info reports/latest .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) $(PEERS) build dist *.egg-info reports/latest .pytest_cache .mypy_cache .ruff_cache

@@ -213,6 +213,40 @@ def verify(
 
 
 @app.command()
+def power(
+    file: Annotated[Path, typer.Argument(help="The ONNX file; its manifest is found beside it.")],
+    runtime: Annotated[str, typer.Option(help="The runtime that the mutants run on.")] = "ort-cpu",
+    arithmetic: Annotated[
+        str | None, typer.Option(help="Declared arithmetic, instead of the runtime's own.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Also write reports to this folder.")
+    ] = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Inject faults into a file, and report which of them a verification would catch."""
+    from onnx_attest.export.artifact import read_artifact
+    from onnx_attest.verify.power.job import run_power
+    from onnx_attest.verify.report import render, write_reports
+    from onnx_attest.verify.report.folder import refuse_unwritable
+
+    artifact = read_artifact(file)
+    if output is not None:
+        refuse_unwritable(output)
+    with console.progress() as step:
+        done = run_power(artifact, runtime, arithmetic=arithmetic, seed=seed, on_step=step)
+    if output is not None:
+        write_reports(done.records, output)
+    if json:
+        console.show_json(done.as_object())
+    else:
+        note = f"\nThe reports are in {output}." if output else ""
+        console.show(render(done.records)["power.md"] + note)
+    raise typer.Exit(done.exit_code)
+
+
+@app.command()
 def report(
     records: Annotated[Path, typer.Argument(help="A records.jsonl, or the folder that holds one.")],
     output: Annotated[

@@ -9,6 +9,7 @@ from onnx_attest.verify.records import AnyRecord
 from onnx_attest.verify.report.accuracy import accuracy, accuracy_csv
 from onnx_attest.verify.report.claims import claims, claims_csv
 from onnx_attest.verify.report.latency import latency, latency_csv
+from onnx_attest.verify.report.power import power, power_csv
 from onnx_attest.verify.report.stability import stability, stability_csv
 from onnx_attest.verify.report.summary import summary
 
@@ -23,6 +24,8 @@ VIEWS: Mapping[str, Callable[[Iterable[AnyRecord]], str]] = MappingProxyType(
         "latency.csv": latency_csv,
         "claims.md": claims,
         "claims.csv": claims_csv,
+        "power.md": power,
+        "power.csv": power_csv,
     }
 )
 
