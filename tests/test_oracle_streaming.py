@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import attention_arrays as arrays
 import mpmath
 import numpy as np
+import onnx
 import pytest
 
 from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.oracle import attention as dense
 from onnx_attest.verify.oracle import streaming
 from onnx_attest.verify.oracle.bounded import Bounded
+from onnx_attest.verify.oracle.graph import GraphOracle
+from onnx_attest.verify.oracle.ops import attention as operators
 from onnx_attest.verify.oracle.streaming import OperandErrors, attend
 
 FP32 = PROFILES["fp32"]
@@ -377,3 +380,44 @@ def test_value_that_is_no_number_is_seen_through_a_mask_as_by_the_dense_oracle(p
         )
     np.testing.assert_array_equal(np.isnan(streamed.value), np.isnan(whole.value))
     assert np.isnan(whole.value).any()
+
+
+def attention_graph(inputs: int, **attributes: object) -> onnx.ModelProto:
+    names = ["q", "k", "v", "mask"][:inputs]
+    node = onnx.helper.make_node("Attention", names, ["y"], name="attention", **attributes)
+    given = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names]
+    output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    graph = onnx.helper.make_graph([node], "g", given, [output])
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 24)])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "attributes"),
+    [
+        (3, {}),
+        (3, {"is_causal": 1}),
+        (4, {}),
+        (4, {"is_causal": 1}),
+        (3, {"softcap": 3.0, "scale": 0.3}),
+        (3, {"q_num_heads": 4, "kv_num_heads": 2}),
+    ],
+)
+def test_a_large_attention_in_a_graph_is_streamed_and_says_so(monkeypatch, inputs, attributes):
+    rng = np.random.default_rng(5)
+    packed = "q_num_heads" in attributes
+    shapes = [(2, n, heads * 8) if packed else (2, heads, n, 8) for n, heads in ((53, 4), (61, 2), (61, 2))]
+    q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    mask = np.where(rng.random((53, 61)) < 0.7, 0, -np.inf).astype(np.float32)
+    mask[:, 0] = 0
+    oracle = GraphOracle(attention_graph(inputs, **attributes))
+    given = dict(zip(oracle.inputs, (q, k, v, mask), strict=False))
+    arithmetic = replace(PROFILES["fp32"], deviations=True)
+    dense = oracle.evaluate(given, arithmetic)
+    monkeypatch.setattr(operators, "STREAMED_FROM", 0)
+    streamed = oracle.evaluate(given, arithmetic)
+    assert (len(dense.attentions), dense.unseen) == (1, ())
+    assert (streamed.attentions, streamed.unseen) == ((), ("attention",))
+    one, other = dense.outputs["y"], streamed.outputs["y"]
+    np.testing.assert_allclose(other.value, one.value, atol=1e-13)
+    np.testing.assert_allclose(other.error, one.error, rtol=1e-4)
+    np.testing.assert_allclose(np.sqrt(other.variance), np.sqrt(one.variance), rtol=1e-4)

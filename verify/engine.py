@@ -144,6 +144,7 @@ class _Verification:
         self._looks: dict[str, Look] = {}
         self._places: dict[str, Places | None] = {}
         self._unreached: list[float] = []
+        self._unseen: dict[str, str] = {}
 
     def records(self) -> Iterator[AnyRecord]:
         stages = [self._open(runtime) for runtime in self._plan.runtimes]
@@ -166,6 +167,11 @@ class _Verification:
         if self._subject.expected.source == "graph" and MODULE not in {stage.name for stage in ready}:
             message = "no module ran: the reference is the file's own graph"
             yield finding_record(self._subject, finding("OA110", message))
+        for node, where in self._unseen.items():
+            text = (
+                f"the weights of {node or 'an attention'} were not looked at: there are too many to be held"
+            )
+            yield finding_record(self._subject, finding("OA407", text, node=node), case=where)
         if self._unreached:
             stds = ", ".join(f"{std:g}" for std in self._unreached)
             yield finding_record(
@@ -227,6 +233,8 @@ class _Verification:
                 evaluations[key] = self._evaluate(inputs, stage.arithmetic, recomputed)
                 gauges[key] = self._gauge(case, inputs, stage.arithmetic, recomputed)
             evaluation = evaluations[key]
+            if not isinstance(evaluation, str):
+                self._unseen |= dict.fromkeys(evaluation.unseen, case.id)
             gauge = None if isinstance(evaluation, str) else gauges[key]
             cell, outputs = run_cell(self._subject, stage, case, inputs, evaluation, gauge)
             if outputs is not None and cell.unbounded:

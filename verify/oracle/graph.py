@@ -50,11 +50,13 @@ class Evaluation:
 
     Attributes:
         observed: what the oracle had at each observed value, before it went on from the observed one.
+        unseen: names of the attentions so large that their weights were not held.
     """
 
     outputs: dict[str, Bounded]
     attentions: tuple[AttentionSeen, ...]
     observed: dict[str, Bounded] = field(default_factory=dict)
+    unseen: tuple[str, ...] = ()
 
     @property
     def logit_std(self) -> float | None:
@@ -153,17 +155,21 @@ class GraphOracle:
         known = {name: exact(value) for name, value in inputs.items()} | held
         seen: list[AttentionSeen] = []
         had: dict[str, Bounded] = {}
+        unseen: list[str] = []
         with np.errstate(all="ignore"):  # overflow and NaN are results, and are compared by position
             for index, node in enumerate(self._nodes):
                 node = replace(node, logit_factor=logit_factor) if logit_factor != 1.0 else node
                 known |= self._run(node, known, self._own.get(index, arithmetic))
-                seen += _attention_at(node, known)
+                found = _attention_at(node, known)
+                seen += found
+                if not found and node.operator in ("Attention", *CONTRIB):
+                    unseen.append(node.name)
                 for name in node.outputs:
                     if name in observed:
                         had[name], known[name] = known[name], exact(observed[name])
                 for name in self._last_use.get(index, ()):
                     del known[name]
-        return Evaluation({name: known[name] for name in self.outputs}, tuple(seen), had)
+        return Evaluation({name: known[name] for name in self.outputs}, tuple(seen), had, tuple(unseen))
 
     def _read(self, node: onnx.NodeProto, index: int) -> Node:
         domain = _domain(node.domain)

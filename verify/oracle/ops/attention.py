@@ -24,6 +24,7 @@ from onnx_attest.verify.oracle.ops.operator import (
     optional,
     required,
 )
+from onnx_attest.verify.oracle.streaming import OperandErrors, attend
 
 _SINCE_PADDED_MASKS = 24
 """From opset 24 on a mask that is shorter than the keys is padded, of one key as well; before, one key broadcasts."""
@@ -78,6 +79,10 @@ def _attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bound
     k, v = extended(optional(inputs, 4), k), extended(optional(inputs, 5), v)
     precision = _with_softmax_in(node.get("softmax_precision"), arithmetic)
     scale = scale_of(node, q.value.shape[-1])
+    mode = node.get("qk_matmul_output_mode", PRODUCT)
+    if _is_streamed(node, q, k, arithmetic, precision):
+        output = _streamed(node, inputs, q, k, v, arithmetic, scale)
+        return [merged_heads(output) if three_axes else output, k, v]
     allowed, bias = _mask(node, inputs, q.value.shape[-2], k.value.shape[-2])
     keys, values = (repeated_heads(part, q.value.shape[1]) for part in (k, v))
     softcap = node.get("softcap", 0.0)
@@ -91,7 +96,6 @@ def _attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bound
         output, weights = (_zero_where_empty(part, allowed, bias) for part in (output, weights))
     if three_axes:
         output = merged_heads(output)
-    mode = node.get("qk_matmul_output_mode", PRODUCT)
     if mode == WEIGHTS:
         return [output, k, v, weights]
     if len(node.outputs) <= WEIGHTS or not node.outputs[WEIGHTS]:
@@ -102,6 +106,44 @@ def _attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bound
         v,
         scores(q, keys, scale, arithmetic, mode, softcap=softcap, bias=bias, allowed=allowed),
     ]
+
+
+STREAMED_FROM = 2**23
+"""Scores, of all heads together, from which on no array of them is made: then nothing is known of single weights."""
+
+
+def _is_streamed(node: Node, q: Bounded, k: Bounded, arithmetic: Arithmetic, precision: Arithmetic) -> bool:
+    asked = len(node.outputs) > WEIGHTS and node.outputs[WEIGHTS]
+    count = int(np.prod(q.value.shape[:-1], dtype=np.int64)) * k.value.shape[-2]
+    return count > STREAMED_FROM and not asked and precision is arithmetic and arithmetic.kernel is None
+
+
+def _streamed(
+    node: Node, inputs: Inputs, q: Bounded, k: Bounded, v: Bounded, arithmetic: Arithmetic, scale: Bounded
+) -> Bounded:
+    """Return the output without holding queries x keys numbers, but for a mask that is given."""
+    left, right = node.get("left_window_size", -1), node.get("right_window_size", -1)
+    by_position = bool(node.get("is_causal", 0)) and right < 0 and optional(inputs, 6) is None
+    past = optional(inputs, 4)
+    if by_position:  # told by two numbers, and not by a mask
+        given = replace(node, attributes={**node.attributes, "is_causal": 0, "left_window_size": -1})
+        allowed, bias = _mask(given, inputs, q.value.shape[-2], k.value.shape[-2])
+    else:
+        allowed, bias = _mask(node, inputs, q.value.shape[-2], k.value.shape[-2])
+    seen = attend(
+        q.value, k.value, v.value, arithmetic,
+        scale=float(scale.value[0]),
+        bias=None if bias is None else bias.value,
+        allowed=None if allowed is None else allowed.value,
+        causal=(0 if past is None else past.value.shape[2]) if by_position else None,
+        window=left + 1 if by_position and left >= 0 else None,
+        softcap=node.get("softcap", 0.0),
+        empty_rows="zero" if node.empty_rows == "unknown" else node.empty_rows,
+        errors=OperandErrors(
+            q.error, k.error, v.error, None if bias is None else bias.error, float(np.max(scale.errors()))
+        ),
+    )  # fmt: skip
+    return Bounded(seen.value, seen.bound, variance=seen.deviation**2 if arithmetic.deviations else None)
 
 
 def _head_counts(node: Node) -> tuple[int, int]:
