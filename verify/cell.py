@@ -21,6 +21,7 @@ from onnx_attest.verify.oracle.bounded import Bounded, is_floating
 from onnx_attest.verify.oracle.graph import Evaluation
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.records import CaseRecord, CellRecord, Verdict, finite
+from onnx_attest.verify.relations import Relations
 from onnx_attest.verify.runtimes.base import Placement, Runtime, Session, Tensors, UnavailableError
 from onnx_attest.verify.signature import Signature
 
@@ -111,6 +112,7 @@ def run_cell(
     inputs: Mapping[str, NDArray[Any]],
     evaluation: Evaluation | str,
     gauge: Gauge | None = None,
+    relations: Relations | None = None,
 ) -> tuple[Cell, Tensors | None]:
     """Return the cell of a runtime on a case, and the outputs it gave.
 
@@ -120,7 +122,8 @@ def run_cell(
         case: for the record.
         inputs: of the case.
         evaluation: the oracle's, or why there is none.
-        gauge: for the gates beyond the bound; None leaves them out.
+        gauge: for the gates noise and direction; None leaves them out.
+        relations: for the gate exact; None leaves it out.
     """
     assert stage.session is not None
     found: tuple[Finding, ...]
@@ -145,6 +148,8 @@ def run_cell(
         measured = gauge.measure(outputs)
         ran_as = gauge.ran_as(outputs, judgement, measured)
         found = _with_measured(found, measured, stage.arithmetic, ran_as)
+    broken = [] if relations is None else relations.check(stage.session, outputs)
+    found = (*found, *broken)
     if subject.tolerance is not None and judgement.max_err_over_tau is not None:
         found = (*found, *exceeds(outputs, evaluation.outputs, subject.tolerance))
     verdict: Verdict = "failed" if found else "passed"
@@ -158,8 +163,11 @@ def run_cell(
     if not found and unbounded:
         found = (no_bound(judgement),)
         verdict, reason = "inconclusive", found[0].message
-    record = _record(subject, stage, case, verdict, reason, found, judgement)
-    return Cell(_measured(record, measured, ran_as), found, unbounded), outputs
+    record = _measured(_record(subject, stage, case, verdict, reason, found, judgement), measured, ran_as)
+    if relations is not None:
+        exact = {"relations": float(len(relations)), "broken": float(len(broken)), "broken_limit": 0.0}
+        record = msgspec.structs.replace(record, gates={**record.gates, "exact": exact})
+    return Cell(record, found, unbounded), outputs
 
 
 def _with_measured(
@@ -186,6 +194,7 @@ def _measured(record: CellRecord, measured: Measured | None, ran_as: str | None)
     noise, limits = measured.noise, measured.limits
     direction = {one.label: finite(one.size) for one in measured.along}
     direction |= {f"{one.label} t": finite(one.t) for one in measured.along}
+    direction |= {f"{one.label} least": finite(one.least) for one in measured.along}
     gates = {
         **record.gates,
         "noise": {
@@ -204,13 +213,20 @@ def with_pieces(subject: Subject, stage: Stage, cell: Cell, judgement: Judgement
     """Return a cell that had no bound end to end, judged by its pieces instead; still without one, it stays."""
     if not judgement.findings and judgement.unbounded:
         return cell
-    # What noise and direction found end to end stands: they need no bound.
-    found = (*judgement.findings, *(item for item in cell.findings if item.code in ("OA310", "OA311")))
+    # What the other gates found end to end stands: they need no bound.
+    found = (
+        *judgement.findings,
+        *(item for item in cell.findings if item.code in ("OA310", "OA311", "OA501")),
+    )
     verdict: Verdict = "failed" if found else "passed"
     reason = "; ".join(item.message for item in found)
     record = _record(subject, stage, cell.record.case, verdict, reason, found, judgement)
     own = {"proof": {**record.gates["proof"], "pieces": float(pieces)}}
-    kept = {name: numbers for name, numbers in cell.record.gates.items() if name in ("noise", "direction")}
+    kept = {
+        name: numbers
+        for name, numbers in cell.record.gates.items()
+        if name in ("noise", "direction", "exact")
+    }
     return Cell(
         msgspec.structs.replace(
             record, gates={**record.gates, **kept, **own}, effective_bits=cell.record.effective_bits

@@ -339,6 +339,13 @@ _TABLE = (
         "Verify at a smaller size as well, with --input-shapes: the same kernel is looked at there.",
     ),
     Code(
+        "OA501", "error", "A relation that holds bit by bit is broken",
+        "Signs and powers of two change no rounding, and what an output does not depend on may be anything: a runtime "
+        "that gives other bits there depends on what it should not, or does not repeat itself.",
+        "V times 2 does not give the output times 2; a future token changes the output of an earlier one.",
+        "Run the two inputs by hand; with optimisations off; with one thread.",
+    ),
+    Code(
         "OA601", "error", "The result is wrong with graph optimisations on and right with them off",
         "An optimiser pass changed the meaning of the graph.",
         "ort-cpu fails where ort-cpu-noopt passes on the same file.",

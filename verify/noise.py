@@ -51,12 +51,15 @@ class Along:
         size: of the fault, relative.
         t: how surely it is there.
         explained: by how much it lowers the sum of z^2; of two directions that are alike, the right one lowers it more.
+        least: the size from which on it is told: four roundings, or three times what a correct implementation has on
+            these inputs. Truncated operands, TF32's, make all products too small, and all logits with them.
     """
 
     label: str
     size: float
     t: float
     explained: float
+    least: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +69,14 @@ class Yardstick:
     Attributes:
         exact: outputs with their variances.
         pool: what the correct implementations came to, the worst of each.
+        pool_along: the same along each direction, the largest size.
         directions: of faults, by their name: what a fault of relative size 1 would add to each output.
     """
 
     arithmetic: Arithmetic
     exact: Mapping[str, Bounded]
     pool: Noise
+    pool_along: Mapping[str, float]
     directions: Mapping[str, Mapping[str, Floats]]
 
     @staticmethod
@@ -88,21 +93,29 @@ class Yardstick:
         """
         exact = evaluate(replace(arithmetic, deviations=True)).outputs
         exact = {name: bounded for name, bounded in exact.items() if bounded.is_float}
-        seen = []
-        for kernel in pool(arithmetic, storing):
-            outputs = evaluate(replace(arithmetic, kernel=kernel)).outputs
-            seen.append(noise_of({name: outputs[name].value for name in exact}, exact, arithmetic))
-        worst = Noise(max(one.rms_z for one in seen), max(one.max_z for one in seen))
         moved = evaluate(arithmetic, logit_factor=1 + _STEP).outputs
         directions = {
             "all logits": {name: (moved[name].value - exact[name].value) / _STEP for name in exact},
             "all outputs": {name: exact[name].value for name in exact},
         }
-        return Yardstick(arithmetic, exact, worst, directions)
+        bare = Yardstick(arithmetic, exact, Noise(0.0, 0.0), {}, directions)
+        seen = []
+        for kernel in pool(arithmetic, storing):
+            outputs = evaluate(replace(arithmetic, kernel=kernel)).outputs
+            seen.append(bare.measure({name: outputs[name].value for name in exact}))
+        worst = Noise(max(one.noise.rms_z for one in seen), max(one.noise.max_z for one in seen))
+        along: dict[str, float] = {}
+        for one in (found for measured in seen for found in measured.along):
+            along[one.label] = max(along.get(one.label, 0.0), abs(one.size))
+        return replace(bare, pool=worst, pool_along=along)
 
     def measure(self, actual: Arrays) -> Measured:
         """Return what outputs of the right form come to; those without a number on either side are left out."""
         return Measured(self, noise_of(actual, self.exact, self.arithmetic), self._along(actual))
+
+    def _least(self, label: str) -> float:
+        roundings = LEAST_SIZE * self.arithmetic.resolution
+        return max(roundings, NOISE_FACTOR * self.pool_along.get(label, 0.0))
 
     def _along(self, actual: Arrays) -> tuple[Along, ...]:
         found = []
@@ -120,7 +133,7 @@ class Yardstick:
                 length += float((D * D * weight).sum())
             if length > 0 and squares > 0 and math.isfinite(length) and math.isfinite(squares):
                 t = abs(numerator) / math.sqrt(squares)
-                found.append(Along(label, numerator / length, t, numerator**2 / length))
+                found.append(Along(label, numerator / length, t, numerator**2 / length, self._least(label)))
         return tuple(found)
 
 
@@ -149,8 +162,7 @@ class Measured:
     @property
     def shift(self) -> Along | None:
         """The direction along which the outputs are surely off; None if there is none."""
-        least = LEAST_SIZE * self.yardstick.arithmetic.resolution
-        sure = [one for one in self.along if abs(one.size) > least and one.t > LEAST_T]
+        sure = [one for one in self.along if abs(one.size) > one.least and one.t > LEAST_T]
         return max(sure, key=lambda one: one.explained, default=None)
 
     @cached_property

@@ -105,7 +105,7 @@ class CellRecord(Record, tag="cell", frozen=True, kw_only=True):
         arithmetic: the profile that the bound was made for.
         known: the public issue, or `counter-example`, if a failure was expected; it does not count then.
         gates: for each gate its numbers; `proof` has max_err_over_tau, `noise` RMS z and the largest |z| with their
-            limits, `direction` the size of each fault looked for and its t. A gate that was not held has no entry.
+            limits, `direction` the size of each fault looked for, its t, and the least size that is told. A gate that was not held has no entry.
         effective_bits: p - log2(RMS z), p being the bits of the declared format; p or more: it computes in more.
         ran_as: the tightest arithmetic whose bound holds, None if none does or it was not looked for.
         max_abs_err: largest |actual - expected| over all outputs; None if a form gate failed before.

@@ -30,6 +30,7 @@ class Kernel:
         working: dtype of products and sums.
         storing: dtype of what an operator gives.
         truncated: bits that are cut off the operands of a product, 13 for TF32.
+        steps: softmax stores each of its steps, as NumPy does in float16.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Kernel:
     working: Any = np.float32
     storing: Any = np.float32
     truncated: int = 0
+    steps: bool = False
 
     def stored(self, value: Array) -> Floats:
         """Return a value as an operator gives it: rounded in the working precision, and stored."""
@@ -74,8 +76,12 @@ class Kernel:
         """Return softmax over the last axis."""
         with np.errstate(invalid="ignore"):
             x = logits.astype(self.working)
-            e = np.exp(x - x.max(-1, keepdims=True, initial=-np.inf))
-            return self.stored(e / self._sum(e)[..., None])
+            shifted = self._step(x - x.max(-1, keepdims=True, initial=-np.inf))
+            e = self._step(np.exp(shifted))
+            return self.stored(e / self._step(self._sum(e))[..., None])
+
+    def _step(self, value: Array) -> Array:
+        return self.stored(value).astype(self.working) if self.steps else value
 
     def _product(self, a: Array, b: Array) -> Array:
         depth = a.shape[-1]
@@ -127,13 +133,15 @@ def pool(arithmetic: Arithmetic, storing: Any = np.float32) -> tuple[Kernel, ...
         "storing": storing,
         "working": np.float64 if np.dtype(storing) == np.float64 else np.float32,
         "truncated": _TF32_CUT if arithmetic.u_in else 0,
+        "steps": arithmetic.u > _SINGLE,
     }
     return (
         Kernel("naive", **common),
         Kernel("blocks of 8", 8, **common),
-        Kernel("online, blocks of 32", 32, online=True, **common),
+        Kernel("online, blocks of 32", 32, online=not common["steps"], **common),
         Kernel("sequential", 1, **common),
     )
 
 
 _TF32_CUT = 13
+_SINGLE = 2.0**-24

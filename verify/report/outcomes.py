@@ -22,7 +22,14 @@ HasVerdict = Judged | LatencyRecord | ArtifactRecord
 NOT_RUN = "-"
 # The codes of verify/findings.py; a code never changes its meaning.
 STALE = "OA803"
-_GATE_OF_CODE = {"OA301": "proof", "OA302": "form", "OA303": "form", "OA310": "noise", "OA311": "direction"}
+_GATE_OF_CODE = {
+    "OA301": "proof",
+    "OA302": "form",
+    "OA303": "form",
+    "OA310": "noise",
+    "OA311": "direction",
+    "OA501": "exact",
+}
 
 
 def is_known(record: HasVerdict | ClaimRecord | FindingRecord) -> bool:
