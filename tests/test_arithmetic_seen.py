@@ -68,3 +68,22 @@ def test_a_float16_graph_computed_in_fp32_is_told(tmp_path):
     (told,) = (item for item in report.findings if item.code == "OA312")
     assert "declared fp16-unfused, it computes as fp32" in told.message
     assert report.verdict == "passed"
+
+
+@pytest.mark.parametrize("error", [1e-3, 1e-2])
+def test_a_scale_error_is_not_taken_for_another_arithmetic(mutated, error):
+    """The bound of TF32 covers it as well; but its direction says that it is no rounding."""
+    report = verify(mutated("sdpa-decomposed-18", "scale", error), runtimes=["ort-cpu"])
+    told = [cell for cell in ran(report) if "OA311" in cell.findings]
+    assert told
+    assert {cell.ran_as for cell in told} == {None}
+    assert not any("it would be right" in cell.reason for cell in told)
+
+
+def test_a_file_against_its_module_needs_no_torch_runtime(mutated):
+    artifact = mutated("mha-attention-23", "scale", 1e-2)
+    report = verify(artifact, runtimes=["ort-cpu"], against=resolve("mha"))
+    assert {cell.verdict for cell in report.cells if cell.runtime == "exporter" and not cell.known} == {
+        "failed"
+    }
+    assert report.verdict == "failed"

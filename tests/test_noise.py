@@ -130,3 +130,47 @@ def test_bfloat16_inside_ran_as_bfloat16():
 
 def test_a_fault_ran_as_nothing():
     assert ran_as({"output": V[..., :1, :] + np.zeros((*Q.shape[:-1], 1), np.float32)}, FP32) is None
+
+
+def test_rows_without_keys_that_are_means_have_a_deviation():
+    mask = np.ones((29, 37), bool)
+    mask[11] = False
+
+    def masked(arithmetic, *, logit_factor=1.0):
+        output, weights = attention(
+            exact(Q), exact(K), exact(V), arithmetic, scale=SCALE * logit_factor,
+            bias=Bounded(np.where(mask, 0.0, -3.4e38)), empty_rows="mean",
+        )  # fmt: skip
+        return Evaluation({"output": output, "weights": weights}, ())
+
+    yardstick = Yardstick.of(masked, FP32, SINGLE)
+    outputs = masked(replace(FP32, kernel=Kernel("sums", 16))).outputs
+    measured = yardstick.measure({name: value.value.astype(np.float32) for name, value in outputs.items()})
+    assert 0.3 < measured.noise.rms_z < 2
+    assert measured.findings == ()
+
+
+def test_no_bits_are_told_where_only_underflow_is_left():
+    tiny = Yardstick.of(
+        lambda arithmetic, **options: Evaluation(
+            {"output": attention(exact(Q), exact(K), exact(V * 1e-38), arithmetic, scale=SCALE)[0]}, ()
+        ),
+        FP32, SINGLE,
+    )  # fmt: skip
+    assert tiny.measure({"output": arrays.naive(Q, K, V * np.float32(1e-38))}).effective_bits is None
+
+
+def test_equal_rows_are_one_witness(yardstick):
+    """One query 60 times: its roundings agree with themselves, which is no fault."""
+    alike = np.repeat(Q[:1, :1, :1], 60, axis=2) * np.float32(0.3)
+
+    def repeated(arithmetic, *, logit_factor=1.0):
+        output, _ = attention(
+            exact(alike), exact(K[:1, :1]), exact(V[:1, :1]), arithmetic, scale=SCALE * logit_factor
+        )
+        return Evaluation({"output": output}, ())
+
+    measured = Yardstick.of(repeated, FP32, SINGLE).measure(
+        {"output": arrays.online(alike, K[:1, :1], V[:1, :1], block=8)}
+    )
+    assert max(one.t for one in measured.along) <= 1.001

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import onnx
 import pytest
 
 from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.oracle.kernels import Kernel
 from onnx_attest.verify.power.experiment import Bench
 from onnx_attest.verify.power.job import run_power
+from onnx_attest.verify.power.mutants import Mutant
 from onnx_attest.verify.power.score import lines, score
+from onnx_attest.verify.power.summary import above_resolution
 from onnx_attest.verify.records import CORRECT, PowerRecord, encode, read_records
 from onnx_attest.verify.report import render
 from onnx_attest.verify.runtimes.registry import select
@@ -99,6 +102,40 @@ def test_bad_input_is_one_line(command, exported, tmp_path):
     command("power", tmp_path / "none.onnx").assert_refused("none.onnx")
     command("power", exported["sdpa-decomposed-18"].path, "--runtime", "abacus").assert_refused("abacus")
     command("power", exported["sdpa-decomposed-18"].path, "--arithmetic", "fp99").assert_refused("fp99")
+
+
+def test_torch_runs_no_mutants(command, exported):
+    command("power", exported["sdpa-decomposed-18"].path, "--runtime", "torch").assert_refused(
+        "torch", "module"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "arithmetic", "counts"),
+    [
+        ("products-tf32", "fp32", True),
+        ("products-tf32", "tf32", False),
+        ("weights-fp16", "fp16-unfused", False),
+        ("weights-bf16", "fp16-unfused", True),
+        ("logits-bf16", "bf16-unfused", False),
+    ],
+)
+def test_what_an_arithmetic_does_anyway_is_no_fault_in_it(fault, arithmetic, counts):
+    mutant = Mutant(fault, None, "", "", True, onnx.ModelProto())
+    assert above_resolution(mutant, PROFILES[arithmetic].resolution) is counts
+
+
+def test_a_size_counts_as_caught_only_if_every_attention_and_every_larger_size_does():
+    def scale(size, killed, manifest, node):
+        return PowerRecord(
+            model="m", variant="v", opset=18, dtype="float32", artifact_sha256="", runtime="r", arithmetic="fp32",
+            fault="scale", label="", size=size, node=node, killed=killed, manifest=manifest,
+        )  # fmt: skip
+
+    first = [scale(1e-6, 9, 10, "a"), scale(1e-5, 10, 10, "a")]
+    assert score(first).smallest_scale == 1e-6
+    assert score([*first, scale(1e-6, 4, 10, "b"), scale(1e-5, 9, 10, "b")]).smallest_scale == 1e-5
+    assert score([*first, scale(1e-5, 4, 10, "b")]).smallest_scale is None
 
 
 def test_any_session_can_be_judged(exported):

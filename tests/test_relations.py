@@ -107,3 +107,24 @@ def test_every_runtime_is_held_to_them_on_one_case(exported, stem):
     assert sorted(cell.runtime for cell in told) == ["onnx-reference", "ort-cpu", "torch"]
     assert {cell.gates["exact"]["broken"] for cell in told} == {0.0}
     assert report.verdict == "passed"
+
+
+def test_values_that_are_alike_at_every_key_hide_no_dependence(exported):
+    """The mean of equal values is that value but for rounding, whoever asks: a query that is replaced may round anew."""
+    bench = Bench(exported["sdpa-decomposed-18"], select(("ort-cpu",))[0])
+    case = next(case for case in bench.cases if case.name == "off-8")
+    inputs = bench.inputs(case)
+    inputs["V"] = np.broadcast_to(inputs["V"][:, :1], inputs["V"].shape).copy()
+    relations = Relations(bench.signature.contract, inputs, bench.exact)
+    session = bench.open(bench.signature.model)
+    assert relations.check(session, session.run(inputs)) == []
+
+
+def test_one_enormous_sequence_hides_no_dependence(exported):
+    bench = Bench(exported["sdpa-decomposed-18"], select(("ort-cpu",))[0])
+    case = next(case for case in bench.cases if case.name == "off-8")
+    inputs = bench.inputs(case)
+    inputs["V"][0] *= np.float32(1e13)
+    relations = Relations(bench.signature.contract, inputs, bench.exact)
+    session = bench.open(bench.signature.model)
+    assert relations.check(session, session.run(inputs)) == []

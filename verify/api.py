@@ -107,7 +107,7 @@ def verify(
     plan = plan or Plan()
     subject = read_artifact(Path(artifact)) if isinstance(artifact, str | Path) else artifact
     if against is not None:
-        subject = with_module(subject, against)
+        subject, plan = with_module(subject, against), replace(plan, against=True)
     plan = replace(plan, runtimes=select((*runtimes, *require)) if runtimes else plan.runtimes)
     plan = _with_given(plan, subject, input_shapes, inputs)
     records: list[AnyRecord] = [environment(plan.runtimes, command_line())]

@@ -172,6 +172,13 @@ def shape_of(spec: TensorSpec, axes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(axis if isinstance(axis, int) else axes[axis] for axis in spec.axes)
 
 
+def longest_axis(contract: Contract, axes: Mapping[str, int]) -> int:
+    """Return the size of the longest axis of the inputs, dynamic or fixed, but for what a token is made of."""
+    features = ("query", "key", "value", "tokens")
+    counted = (shape_of(spec, axes)[: -1 if spec.role in features else None] for spec in contract.inputs)
+    return max((size for shape in counted for size in shape), default=1)
+
+
 def _tensor(
     spec: TensorSpec, case: CaseRecord, rng: np.random.Generator, gain: float, floating: np.dtype[Any]
 ) -> NDArray[Any]:

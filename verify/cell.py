@@ -179,7 +179,7 @@ def _with_measured(
     would explain all of it makes it a matter of precision.
     """
     more = tuple(item for item in measured.findings if not found or item.code == "OA311")
-    if not (found or more) or ran_as in (None, declared.name):
+    if not (found or more) or ran_as in (None, declared.name) or measured.shift is not None:
         return (*found, *more)
     explained = [
         replace(item, message=f"{item.message}; as {ran_as} it would be right", blame="precision")

@@ -42,11 +42,15 @@ class Pair:
 
     @property
     def unusable(self) -> bool:
-        """Whether the twin has no number where the file has one: its own constant overflowed on the way."""
+        """Whether the twin has no number where the file has one: its own constant overflowed on the way.
+
+        So does the lowest number of float64, which the exporter passes through float32: -inf there, a number in the file.
+        """
         if self.stored.shape != self.meant.shape:
             return False
         stored, meant = self.stored.astype(np.float64), self.meant.astype(np.float64)
-        return bool((np.isnan(meant) & ~np.isnan(stored)).any())
+        lost = np.isnan(meant) | (np.isneginf(meant) & (stored == -largest_of(self.stored.dtype)))
+        return bool((lost & np.isfinite(stored)).any())
 
     @cached_property
     def difference(self) -> str:

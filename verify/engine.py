@@ -10,7 +10,7 @@ from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES, Arithmetic, profile
 from onnx_attest.verify.asked_got import compare_asked_and_got
 from onnx_attest.verify.blame import EXPORTER, MODULE
-from onnx_attest.verify.cases import case_of_axes, plan_cases, without_unreachable
+from onnx_attest.verify.cases import case_of_axes, longest_axis, plan_cases, without_unreachable
 from onnx_attest.verify.cell import (
     Cell,
     Identity,
@@ -70,6 +70,7 @@ class Plan:
         seed: of the run.
         threads: of each runtime, None for its own choice.
         dead: runtimes not to be opened, by the stem of an artifact and their name: why their process died.
+        against: hold the file against its module in float64 even if no runtime here runs the module.
         on_step: told what comes next.
     """
 
@@ -84,6 +85,7 @@ class Plan:
     seed: int = 0
     threads: int | None = None
     dead: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    against: bool = False
     on_step: Callable[[Step], None] = lambda step: None
 
 
@@ -97,7 +99,7 @@ def verify_artifact(artifact: Artifact, plan: Plan) -> Iterator[AnyRecord]:
     subject = _subject(artifact, signature, plan)
     about_file = compare_asked_and_got(artifact, signature)
     check, died = None, plan.dead.get((artifact.path.stem, EXPORTER))
-    if died is None and any(runtime.name == MODULE for runtime in plan.runtimes):
+    if died is None and (plan.against or any(runtime.name == MODULE for runtime in plan.runtimes)):
         plan.on_step(Step(artifact.path.stem, EXPORTER, "exporting the module in float64"))
         try:
             check = ExporterCheck.of(artifact, subject)
@@ -157,7 +159,10 @@ class _Verification:
         self._cells += [excuse(cell, self._plan.known) for cell in absent]
         ready = [stage for stage in stages if stage.session is not None]
         cases = self._cases() if ready else []
-        self._related = _case_for_relations(cases)
+        contract = self._subject.signature.contract
+        self._related = _case_for_relations(
+            [case for case in cases if longest_axis(contract, case.axes) <= LARGEST]
+        )
         for case in cases:
             self._run_case(case, ready)
             if self._plan.fail_fast and self._failed():
@@ -168,7 +173,8 @@ class _Verification:
         yield from (cell.record for cell in cells)
         yield from (record for record, _ in softmax)
         yield from finding_records(self._subject, cells, softmax)
-        if self._subject.expected.source == "graph" and MODULE not in {stage.name for stage in ready}:
+        held = self._check is not None or MODULE in {stage.name for stage in ready}
+        if self._subject.expected.source == "graph" and not held:
             message = "no module ran: the reference is the file's own graph"
             yield finding_record(self._subject, finding("OA110", message))
         for node, where in self._unseen.items():
@@ -299,9 +305,9 @@ class _Verification:
     def _gauge(
         self, case: CaseRecord, inputs: Tensors, arithmetic: Arithmetic, constants: dict[str, Bounded]
     ) -> Gauge | None:
-        if max(case.axes.values(), default=1) > LARGEST or arithmetic.u_acc > COARSEST_SUMS:
-            return None
         signature = self._subject.signature
+        if longest_axis(signature.contract, case.axes) > LARGEST or arithmetic.u_acc > COARSEST_SUMS:
+            return None
         evaluate = partial(self._subject.expected.evaluate, inputs, constants=constants)
         return Gauge(evaluate, arithmetic, signature.floating, signature.dtypes)
 
@@ -349,9 +355,8 @@ class _Verification:
 
 def _case_for_relations(cases: Sequence[CaseRecord]) -> str:
     """Return the id of the case that shows most: under a causal mask, where there is one, else at the usual logits."""
-    small = [case for case in cases if max(case.axes.values(), default=1) <= LARGEST]
     order = {"mask-causal": 0, "logits": 1, "off-8": 2}
-    ranked = sorted(small, key=lambda case: (order.get(case.name, 3), abs((case.logit_std or 3.0) - 3.0)))
+    ranked = sorted(cases, key=lambda case: (order.get(case.name, 3), abs((case.logit_std or 3.0) - 3.0)))
     return ranked[0].id if ranked else ""
 
 

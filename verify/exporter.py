@@ -101,7 +101,7 @@ class ExporterCheck:
         except ExportError as error:
             note = f"no double twin: {error}"
         if broken := [pair.name for pair in pairs if pair.unusable]:
-            note = f"no double twin: its constant {broken[0]} is NaN, the file's is not"
+            note = f"no double twin: its constant {broken[0]} is NaN or -inf, the file's is a number"
             pairs, twin_oracle = [], None
         file_oracle = GraphOracle(model)
         constants = _meant(file_oracle, pairs, numbers, dtype)

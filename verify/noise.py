@@ -33,14 +33,22 @@ LEAST_SIZE, LEAST_T = 4.0, 6.0
 """A fault along a direction is flagged above 4 roundings, which a constant may be off by, and t above 6."""
 _STEP = 2.0**-12
 _TINY = 2.0**-500
+_LINEAR = 0.3  # the derivative says little of a factor that is farther from 1
+_NEARLY_ALL = 0.9
 
 
 @dataclass(frozen=True)
 class Noise:
-    """RMS and largest |z| over all elements that are finite on both sides."""
+    """RMS and largest |z| over all elements that are finite on both sides; how many, and how many say nothing.
+
+    Attributes:
+        floored: elements whose deviation is that of what may flush to zero: z is far too small there.
+    """
 
     rms_z: float
     max_z: float
+    count: int = 0
+    floored: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,7 +137,9 @@ class Yardstick:
                 rows = (D * difference * weight).reshape(-1, difference.shape[-1] if difference.ndim else 1)
                 per_row = rows.sum(-1)
                 numerator += float(per_row.sum())
-                squares += float((per_row**2).sum())
+                # Rows of equal inputs have equal roundings: they are one witness, not many.
+                different, counts = np.unique(per_row, return_counts=True)
+                squares += float(((different * counts) ** 2).sum())
                 length += float((D * D * weight).sum())
             if length > 0 and squares > 0 and math.isfinite(length) and math.isfinite(squares):
                 t = abs(numerator) / math.sqrt(squares)
@@ -157,7 +167,9 @@ class Measured:
     def effective_bits(self) -> float | None:
         """Bits, p - log2(RMS z): from p on, the runtime computes in more than was declared. None without noise."""
         rms = self.noise.rms_z
-        return self.yardstick.arithmetic.bits - math.log2(rms) if 0 < rms < math.inf else None
+        if not 0 < rms < math.inf or 2 * self.noise.floored > self.noise.count:
+            return None
+        return max(0.0, self.yardstick.arithmetic.bits - math.log2(rms))
 
     @property
     def shift(self) -> Along | None:
@@ -165,12 +177,19 @@ class Measured:
         sure = [one for one in self.along if abs(one.size) > one.least and one.t > LEAST_T]
         return max(sure, key=lambda one: one.explained, default=None)
 
+    @property
+    def is_a_shift(self) -> bool:
+        """Whether nearly all of the error is one direction: then it is that fault, and no shorter arithmetic."""
+        whole = self.noise.rms_z**2 * self.noise.count
+        return self.shift is not None and self.shift.explained > _NEARLY_ALL * whole
+
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """Return what both gates find."""
         found, limits, noise = [], self.limits, self.noise
         if (shift := self.shift) is not None:
-            text = f"off as if {shift.label} were times 1 {shift.size:+.3g} (t = {shift.t:.3g})"
+            more = ", or more" if abs(shift.size) > _LINEAR else ""
+            text = f"off as if {shift.label} were times 1 {shift.size:+.3g}{more} (t = {shift.t:.3g})"
             found.append(finding("OA311", text))
         if noise.rms_z > limits.rms_z or noise.max_z > limits.max_z:
             text = (
@@ -183,7 +202,7 @@ class Measured:
 
 def noise_of(actual: Arrays, exact: Mapping[str, Bounded], arithmetic: Arithmetic) -> Noise:
     """Return RMS and largest |z| of outputs of the right form, over all elements that are numbers on both sides."""
-    total, count, largest = 0.0, 0, 0.0
+    total, count, largest, floored = 0.0, 0, 0.0, 0
     for name, bounded in exact.items():
         if not bounded.is_float:
             continue
@@ -197,8 +216,9 @@ def noise_of(actual: Arrays, exact: Mapping[str, Bounded], arithmetic: Arithmeti
         )
         total += float(z2[known].sum())
         count += int(known.sum())
+        floored += int((known & (np.asarray(bounded.variances()) < _floor(arithmetic))).sum())
         largest = max(largest, float(z2[known].max(initial=0.0)))
-    return Noise(math.sqrt(total / count) if count else 0.0, math.sqrt(largest))
+    return Noise(math.sqrt(total / count) if count else 0.0, math.sqrt(largest), count, floored)
 
 
 def _difference(actual: NDArray[Any], exact: Bounded) -> Floats:
@@ -210,5 +230,9 @@ def _difference(actual: NDArray[Any], exact: Bounded) -> Floats:
 
 def _weight(exact: Bounded, arithmetic: Arithmetic) -> Floats:
     """Return 1 / sigma^2 in the value's shape; what may flush to zero counts into sigma."""
-    floor = max(arithmetic.eta + arithmetic.omega, _TINY) ** 2
-    return np.asarray(1 / (np.broadcast_to(exact.variances(), exact.value.shape) + floor))
+    return np.asarray(1 / (np.broadcast_to(exact.variances(), exact.value.shape) + _floor(arithmetic)))
+
+
+def _floor(arithmetic: Arithmetic) -> float:
+    """Return the variance of what may flush to zero."""
+    return float(max(arithmetic.eta + arithmetic.omega, _TINY) ** 2)

@@ -173,7 +173,14 @@ def with_policy(weights: Bounded, policy: str, arithmetic: Arithmetic) -> Bounde
     changed = facts.with_weights(empty, fill, theta)
     own = fill * (gamma(keys + 2, arithmetic.u_acc) + theta + arithmetic.c_o * arithmetic.u_out)
     error = np.where(empty, own if policy == "mean" else 0.0, weights.errors())
-    variance = None if weights.variance is None else np.where(empty, 0.0, weights.variance)
+    variance = None
+    if weights.variance is not None:
+        summed = sum_variance(
+            np.ones(1), np.full(1, 1 / keys), keys, arithmetic
+        )  # equal terms, then a division
+        rounding = KAPPA * (arithmetic.u**2 + max(arithmetic.u_p, arithmetic.u_s) ** 2)
+        of_mean = fill**2 * (summed + rounding) if policy == "mean" else 0.0
+        variance = np.where(empty, of_mean, weights.variance)
     return Bounded(np.where(empty, fill, weights.value), error, softmax=changed, variance=variance)
 
 
@@ -248,6 +255,7 @@ def _output_variance(
         spread = np.matmul(moving, V2) - 2 * o * np.matmul(moving, V) + o * o * moving.sum(-1, keepdims=True)
         squares = np.matmul(p2, V2)
         keys = (~facts.masked).sum(-1, keepdims=True)
+        keys = np.where(keys == 0, p.shape[-1], keys)  # a row without any key, if it is a mean, is one of all
         product = sum_variance(o, squares, keys, a)
         normaliser = o * o * sum_variance(np.ones_like(o), p2.sum(-1, keepdims=True), keys, a)
         stored = 2 * KAPPA * (a.u_p**2 * squares + a.u_out**2 * o * o)
@@ -334,9 +342,13 @@ def attention(
     """
     transposed = k.moved(lambda array: array.swapaxes(-1, -2))
     factor = Bounded(np.array([scale]), np.array([scale_error]) if scale_error else None)
-    scores = multiply(matmul(q, transposed, arithmetic), factor, arithmetic)
+    if arithmetic.kernel is not None and arithmetic.kernel.splits_scale and scale > 0:
+        root = Bounded(np.array([scale**0.5]))
+        scores = matmul(multiply(q, root, arithmetic), multiply(transposed, root, arithmetic), arithmetic)
+    else:
+        scores = multiply(matmul(q, transposed, arithmetic), factor, arithmetic)
     if arithmetic.kernel is None:
-        scores = _scaled_anywhere(scores, arithmetic)
+        scores = _scaled_anywhere(scores, q, transposed, scale, arithmetic)
     if softcap:
         scores = soft_capped(scores, softcap, arithmetic)
     if bias is not None:
@@ -350,11 +362,23 @@ def attention(
     return weighted_sum(weights, v, arithmetic), weights
 
 
-def _scaled_anywhere(scores: Bounded, arithmetic: Arithmetic) -> Bounded:
-    """Return scores of one operator, which may scale q and k before their product: c_s u s|q||k|, as in NUMERICS.md."""
+def _scaled_anywhere(
+    scores: Bounded, q: Bounded, transposed: Bounded, scale: float, arithmetic: Arithmetic
+) -> Bounded:
+    """Return scores of one operator, which may scale q and k before their product: c_s u s|q||k|, as in NUMERICS.md.
+
+    ONNX's own definition does, by the root of the scale each, and stores both in the format of the graph.
+    """
     assert scores.magnitude is not None  # they are a product's
-    rounding = arithmetic.c_s * arithmetic.u * scores.magnitude
-    return replace(scores, error=np.asarray(scores.errors() + rounding))
+    u = max(arithmetic.u, arithmetic.u_s)
+    rounding = arithmetic.c_s * u * scores.magnitude
+    variance = scores.variance
+    if (
+        variance is not None and arithmetic.u_s
+    ):  # q and k times the root of the scale, each stored: NumPy in float16
+        squares = scale**2 * np.matmul(q.value**2, transposed.value**2)
+        variance = variance + 2 * KAPPA * u**2 * squares
+    return replace(scores, error=np.asarray(scores.errors() + rounding), variance=variance)
 
 
 def soft_capped(scores: Bounded, cap: float, arithmetic: Arithmetic) -> Bounded:

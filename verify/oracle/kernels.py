@@ -30,6 +30,8 @@ class Kernel:
         working: dtype of products and sums.
         storing: dtype of what an operator gives.
         truncated: bits that are cut off the operands of a product, 13 for TF32.
+        splits_scale: an attention operator multiplies q and k by the root of the scale each, as torch's math path and
+            ONNX's definition do.
         steps: softmax stores each of its steps, as NumPy does in float16.
     """
 
@@ -39,6 +41,7 @@ class Kernel:
     working: Any = np.float32
     storing: Any = np.float32
     truncated: int = 0
+    splits_scale: bool = False
     steps: bool = False
 
     def stored(self, value: Array) -> Floats:
@@ -121,7 +124,7 @@ class Kernel:
 
 
 def pool(arithmetic: Arithmetic, storing: Any = np.float32) -> tuple[Kernel, ...]:
-    """Return the four deliberately different implementations: naive, blocks of 8, online in blocks of 32, sequential.
+    """Return the four deliberately different implementations: naive, blocks of 8 with the scale split, online in blocks of 32, sequential.
 
     The sequential one is essential: it is the worst that is correct (NUMERICS.md section 3).
 
@@ -137,7 +140,7 @@ def pool(arithmetic: Arithmetic, storing: Any = np.float32) -> tuple[Kernel, ...
     }
     return (
         Kernel("naive", **common),
-        Kernel("blocks of 8", 8, **common),
+        Kernel("blocks of 8, scale split", 8, splits_scale=True, **common),
         Kernel("online, blocks of 32", 32, online=not common["steps"], **common),
         Kernel("sequential", 1, **common),
     )

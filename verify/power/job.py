@@ -9,7 +9,9 @@ from typing import Any
 
 import msgspec
 
+from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact
+from onnx_attest.verify.blame import MODULE
 from onnx_attest.verify.environment import command_line, environment
 from onnx_attest.verify.power.experiment import Bench
 from onnx_attest.verify.power.mutants import inapplicable
@@ -42,6 +44,7 @@ class Power:
         return {
             "verdict": self.run.verdict,
             "exit_code": self.exit_code,
+            "reason": self.run.reason,
             "score": vars(score(faults)),
             "faults": [msgspec.structs.asdict(record) for record in faults],
         }
@@ -62,6 +65,10 @@ def run_power(
     """
     started = time.monotonic()
     (runtime,) = select((runtime_name,))
+    if runtime_name == MODULE:
+        raise UsageError(
+            f"{MODULE} runs the module, not a mutant of the file; name a runtime that runs files"
+        )
     on_step(f"make the mutants of {artifact.path.stem}")
     bench = Bench(artifact, runtime, arithmetic=arithmetic, seed=seed)
     on_step(f"run the mutants of {artifact.path.stem} on {runtime_name}")

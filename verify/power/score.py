@@ -32,11 +32,7 @@ def score(records: Iterable[PowerRecord]) -> Score:
     records = list(records)
     correct = [record for record in records if record.fault == CORRECT]
     faults = [record for record in records if record.fault != CORRECT and record.above_resolution]
-    scales = [
-        abs(r.size)
-        for r in records
-        if r.fault == "scale" and r.size is not None and 2 * r.killed > r.manifest
-    ]
+    scales = list(_sizes_found(record for record in records if record.fault == "scale"))
     return Score(
         false_alarms=sum(record.killed for record in correct),
         correct=sum(record.cases for record in correct),
@@ -45,6 +41,18 @@ def score(records: Iterable[PowerRecord]) -> Score:
         strong=(sum(r.strong_killed for r in faults), sum(r.strong for r in faults)),
         smallest_scale=min(scales, default=None),
     )
+
+
+def _sizes_found(records: Iterable[PowerRecord]) -> Iterator[float]:
+    """Yield sizes from the largest down to the first that some attention hides in half of its cases or more."""
+    by_size: dict[float, list[PowerRecord]] = {}
+    for record in records:
+        by_size.setdefault(abs(record.size or 0.0), []).append(record)
+    for size in sorted(by_size, reverse=True):
+        showing = [record for record in by_size[size] if record.manifest]
+        if not showing or not all(2 * record.killed > record.manifest for record in showing):
+            return
+        yield size
 
 
 def lines(records: Sequence[PowerRecord]) -> Iterator[str]:

@@ -57,9 +57,16 @@ def _record(bench: Bench, mutant: Mutant, trials: Sequence[Trial], reason: str) 
 
 def above_resolution(mutant: Mutant, resolution: float) -> bool:
     """Whether a fault is one that its dtype can tell from a constant's own rounding: 1 + 1e-7 is not, in float32."""
+    if mutant.fault in _ROUNDED_TO:  # what the arithmetic does anyway is no fault in it
+        return _ROUNDED_TO[mutant.fault] > resolution
     if mutant.fault != "scale" or mutant.size is None:
         return mutant.above_fp32
     return abs(mutant.size) > _ROUNDINGS_OF_A_CONSTANT * resolution
 
 
 _ROUNDINGS_OF_A_CONSTANT = 4.0
+_HALF, _BRAIN = 2.0**-11, 2.0**-8
+_ROUNDED_TO = {
+    "weights-fp16": _HALF, "logits-fp16": _HALF, "products-tf32": _HALF, "accumulate-fp16": _HALF,
+    "weights-bf16": _BRAIN, "logits-bf16": _BRAIN,
+}  # fmt: skip

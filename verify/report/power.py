@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from onnx_attest.verify.power.score import lines
-from onnx_attest.verify.records import AnyRecord, PowerRecord
+from onnx_attest.verify.records import AnyRecord, PowerRecord, RunRecord
 from onnx_attest.verify.report.flatten import flat_rows
 from onnx_attest.verify.report.formats import UNKNOWN, listed, number
 from onnx_attest.verify.report.grouping import grouped, of_kind
@@ -20,11 +20,14 @@ NOTE = (
 
 def power(records: Iterable[AnyRecord]) -> str:
     """Return power.md: for each file and runtime the figures, the faults, and what survived."""
+    records = list(records)
     groups = grouped(
         of_kind(records, PowerRecord), lambda r: (r.model, r.variant, r.opset, r.dtype, r.runtime)
     )
     parts = [part for group in groups.values() for part in _of_file(group)]
-    return page("Injected faults", parts or [NONE])
+    runs = of_kind(records, RunRecord) if parts else []
+    ended = [f"**{run.verdict}**" + (f": {escaped(run.reason)}" if run.reason else "") for run in runs[-1:]]
+    return page("Injected faults", [*ended, *parts] or [NONE])
 
 
 def power_csv(records: Iterable[AnyRecord]) -> str:
@@ -48,6 +51,7 @@ def _of_file(records: Sequence[PowerRecord]) -> Iterable[str]:
 FAULTS: tuple[Column[PowerRecord], ...] = (
     Column("fault", "class of the fault; none is a correct rewriting", lambda r: r.fault),
     Column("what", "what was done to the graph", lambda r: r.label),
+    Column("node", "the attention that it was done to", lambda r: r.node or "all"),
     Column("caught", "manifest cases in which a gate found something, of all manifest ones", lambda r: f"{r.killed}/{r.manifest if r.fault != 'none' else r.cases}"),
     Column("found by", "finding codes, and in how many cases", lambda r: listed(f"{code} {count}" for code, count in r.found_by.items())),
     Column("same bits", "cases in which the runtime gave the very bits it gives without the fault: no effect, or its optimiser took it out", lambda r: str(r.undone)),
