@@ -32,7 +32,7 @@ LEAST_RMS_Z, LEAST_MAX_Z = 0.25, 2.0
 LEAST_SIZE, LEAST_T = 4.0, 6.0
 """A fault along a direction is flagged above 4 roundings, which a constant may be off by, and t above 6."""
 _STEP = 2.0**-12
-_TINY = 2.0**-500
+_TINY = 2.0**-200  # its inverse, squared twice, is still a number
 _LINEAR = 0.3  # the derivative says little of a factor that is farther from 1
 _NEARLY_ALL = 0.9
 

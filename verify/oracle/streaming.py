@@ -216,7 +216,7 @@ class _Terms:
         u = max(a.u, a.u_s)
         product = gamma(d + 1, a.u_acc) + 2 * a.u_in * (1 + a.u_in)
         factor = (1 + a.c_s * u) * (abs(scale) + scale_error)
-        size = factor * product + a.c_s * a.u * abs(scale)
+        size = factor * product + a.c_s * u * abs(scale)
         inherited = factor * (1 + product + a.u_s)
         of_value = factor * a.u_s + (1 + a.c_s * u) * scale_error
         constant = factor * (d + 1) * a.omega + a.omega
@@ -243,7 +243,7 @@ class _Terms:
             unit=per * (1 + max(a.u_s, 2 * a.u_in) + _SECOND_ORDER),
             size=size, inherited=inherited, raw=raw, capped=capped, stored=u / per if biased else 0.0, bias=of_bias,
             constant=constant + floor / per, floor=floor / per,
-            variance=_KAPPA * a.u**2, score=ratio * (d + 1) / 3 + 2 * stored + 1, square=ratio * (d + 1) / 6 + 2 * cast,
+            variance=_KAPPA * a.u**2, score=ratio * (d + 1) / 3 + 2 * stored + 1, square=ratio * (d + 1) / 6 + 2 * (cast + stored),
             of_capped=1 + stored, of_biased=1 + stored if biased else 0.0,
         )  # fmt: skip
 
