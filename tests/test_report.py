@@ -48,6 +48,8 @@ FILES = {
     "latency.csv",
     "claims.md",
     "claims.csv",
+    "power.md",
+    "power.csv",
 }
 SCREEN_LINES = 45
 CUDA_NEVER = "The CUDA path has never been executed in this run"
@@ -980,6 +982,12 @@ def test_artifacts_that_are_not_there_are_refused(tmp_path: Path) -> None:
 def test_a_report_is_not_written_into_its_own_artifacts(exported: Path) -> None:
     with pytest.raises(UsageError, match="moved into itself"):
         write_reports([run()], exported / "report", exported)
+
+
+def test_a_table_of_the_benchmarks_stays(old: Path) -> None:
+    (old / "detection.md").write_text("a table")
+    write_reports([run()], old)
+    assert (old / "detection.md").read_text() == "a table"
 
 
 def test_a_link_to_a_report_stays_a_link(old: Path) -> None:

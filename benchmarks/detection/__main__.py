@@ -70,6 +70,7 @@ class Tally:
 
     runs: int = 0
     alarms: int = 0
+    by_arithmetic: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     no_judgement: int = 0
     killed: Counter[str] = field(default_factory=Counter)
     killed_by_fault: Counter[str] = field(default_factory=Counter)
@@ -113,6 +114,8 @@ class Contest:
                 continue
             tally.runs += 1
             tally.alarms += alarm
+            tally.by_arithmetic[dtype][0] += alarm
+            tally.by_arithmetic[dtype][1] += 1
 
     def faulty_run(self, trial: Trial, question: peers.Question, spent: float) -> None:
         """Count a run of a mutant whose fault shows."""
@@ -288,7 +291,7 @@ def score(name: str, contest: Contest) -> Score:
     tally = contest.tallies[name]
     return Score(
         name, tally.runs, tally.alarms, tally.no_judgement, dict(tally.killed), dict(tally.killed_by_fault),
-        tally.seconds / max(tally.runs, 1),
+        tally.seconds / max(tally.runs, 1), {name: tuple(counts) for name, counts in tally.by_arithmetic.items()},
     )  # fmt: skip
 
 

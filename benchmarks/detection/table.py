@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tabulate import tabulate
 
@@ -26,6 +26,7 @@ class Score:
         killed: manifest pairs that it called wrong, by strength.
         killed_by_fault: the same by the fault's label.
         seconds: a judgement.
+        by_arithmetic: (alarms, runs) of the correct runs in each arithmetic.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Score:
     killed: Mapping[str, int]
     killed_by_fault: Mapping[str, int]
     seconds: float
+    by_arithmetic: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def upper_limit(alarms: int, runs: int) -> float:
@@ -68,6 +70,8 @@ def write(
         "# Detection beside the peers",
         _table(scores, pairs, pairs_by_fault),
         NOTE,
+        "## Alarms by arithmetic",
+        _by_arithmetic(scores),
         "## Correct runs",
         _counts(correct),
         "## False alarms of onnx-attest",
@@ -107,6 +111,15 @@ def _table(scores: Sequence[Score], pairs: Mapping[str, int], pairs_by_fault: Ma
         for score in scores
     ]
     return tabulate([head, *rows], headers="firstrow", tablefmt="github", disable_numparse=True)
+
+
+def _by_arithmetic(scores: Sequence[Score]) -> str:
+    names = list(dict.fromkeys(name for score in scores for name in score.by_arithmetic))
+    rows = [
+        (score.name, *("/".join(map(str, score.by_arithmetic.get(name, ("-", "-")))) for name in names))
+        for score in scores
+    ]
+    return tabulate([("judge", *names), *rows], headers="firstrow", tablefmt="github", disable_numparse=True)
 
 
 def _share(part: int, whole: int) -> str:

@@ -20,7 +20,9 @@ from onnx_attest.verify.report.views import VIEWS, render
 RECORDS = "records.jsonl"
 ARTIFACTS = "artifacts"
 # Replacing a folder deletes what is in it, so it may hold nothing but a report. Finder adds its file anywhere.
-OURS = frozenset({RECORDS, ARTIFACTS, *VIEWS, ".DS_Store"})
+# A table of the benchmarks may stand beside a committed report: a new report keeps it.
+KEPT = ("detection.md",)
+OURS = frozenset({RECORDS, ARTIFACTS, *VIEWS, *KEPT, ".DS_Store"})
 
 
 def write_reports(records: Iterable[AnyRecord], folder: Path, artifacts: Path | None = None) -> None:
@@ -103,6 +105,9 @@ def _replace(target: Path, texts: Mapping[str, bytes], source: Path | None) -> N
     new, old = scratch / "new", scratch / "old"
     try:
         _build(new, texts, source)
+        for kept in (target / name for name in KEPT):
+            if kept.is_file():
+                shutil.copy2(kept, new)
         _swap(new, target, old)
     except BaseException:
         # If the old report could not be put back, it is still in here: leave it.
