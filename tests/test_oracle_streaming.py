@@ -14,11 +14,10 @@ import pytest
 
 from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.oracle import attention as dense
-from onnx_attest.verify.oracle import streaming
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import GraphOracle
 from onnx_attest.verify.oracle.ops import attention as operators
-from onnx_attest.verify.oracle.streaming import OperandErrors, attend
+from onnx_attest.verify.oracle.streaming import OperandErrors, attend, tiles
 
 FP32 = PROFILES["fp32"]
 FLOAT64_ROUNDING = 1e3 * 2.0**-53  # of values, some hundred operations deep
@@ -81,8 +80,8 @@ FORMS = {
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several panels and tiles for the few rows and keys of a test."""
-    monkeypatch.setattr(streaming, "_PANEL_ROWS", 32)
-    monkeypatch.setattr(streaming, "_TILE", 64)
+    monkeypatch.setattr(tiles, "PANEL_ROWS", 32)
+    monkeypatch.setattr(tiles, "TILE", 64)
 
 
 def operands(form: Form, seed: int = 0) -> tuple[np.ndarray, ...]:
@@ -341,8 +340,9 @@ def test_grouped_heads_are_heads_repeated():
 def test_tiles_leave_no_trace(name, monkeypatch):
     q, k, v = operands(Form(queries=65, keys=129))
     whole = getattr(attend(q, k, v, FP32, scale=0.2, causal=64), name)
-    monkeypatch.setattr(streaming, "_PANEL_ROWS", 32)
-    monkeypatch.setattr(streaming, "_TILE", 64)
+    monkeypatch.setattr(tiles, "PANEL_ROWS", 32)
+    monkeypatch.setattr(tiles, "TILE", 64)
+    assert (len(list(tiles.panels(65, 129))), len(list(tiles.tiles(129)))) == (3, 3)
     cut = getattr(attend(q, k, v, FP32, scale=0.2, causal=64), name)
     np.testing.assert_allclose(cut, whole, rtol=1e-4, atol=1e-5 * np.abs(whole).max())
 

@@ -29,6 +29,8 @@ KAPPA = 0.1804
 """Mean square of a rounding error relative to u x, for x with a log-uniform mantissa (NUMERICS.md section 2)."""
 FUNCTION_VARIANCE = 0.18 * 4
 """Mean square error of an exponential, a tanh or their like, in units of u^2: 0.18 (2u)^2."""
+HUGE, ABSORBED = 2.0**60, 2.0**-54
+"""A number above the first leaves nothing of another one that is below the second times it: see `add`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,10 +165,6 @@ def add(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     return _keeping_magnitude(result, a, b)
 
 
-_HUGE = 2.0**60
-_ABSORBED = 2.0**-54
-
-
 def _absorbing(result: Bounded, huge: Bounded, other: Bounded) -> Bounded:
     """Return the sum without error where it is the exact huge number whatever the other one is, within its error.
 
@@ -174,9 +172,9 @@ def _absorbing(result: Bounded, huge: Bounded, other: Bounded) -> Bounded:
     that has equal logits, which no bound on a rounding would tell.
     """
     size = np.abs(huge.value)
-    if not np.any((size > _HUGE) & np.isfinite(size)):
+    if not np.any((size > HUGE) & np.isfinite(size)):
         return result
-    absorbs = np.isfinite(size) & (np.abs(other.value) + other.errors() < _ABSORBED * size)
+    absorbs = np.isfinite(size) & (np.abs(other.value) + other.errors() < ABSORBED * size)
     absorbs = absorbs & (np.asarray(huge.errors()) == 0)
     variance = None if result.variance is None else np.where(absorbs, 0.0, result.variance)
     return Bounded(result.value, np.where(absorbs, 0.0, result.errors()), variance=variance)
