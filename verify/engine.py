@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from onnx_attest.export.artifact import Artifact
@@ -241,8 +241,12 @@ class _Verification:
             recomputed = self._recomputed(stage)
             key = f"{stage.arithmetic.name} {stage.name if recomputed else ''}"
             if key not in evaluations:
-                evaluations[key] = self._evaluate(inputs, stage.arithmetic, recomputed)
-                gauges[key] = self._gauge(case, inputs, stage.arithmetic, recomputed)
+                gauge = self._gauge(case, inputs, stage.arithmetic, recomputed)
+                measured = replace(stage.arithmetic, deviations=gauge is not None)
+                made = self._evaluate(inputs, measured, recomputed)
+                if gauge is not None and not isinstance(made, str):
+                    gauge.exact = made.outputs  # with their deviations: not to be had twice
+                evaluations[key], gauges[key] = made, gauge
             evaluation = evaluations[key]
             if not isinstance(evaluation, str):
                 self._unseen |= dict.fromkeys(evaluation.unseen, case.id)

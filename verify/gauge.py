@@ -45,11 +45,13 @@ class Gauge:
         self._evaluate, self._arithmetic = evaluate, arithmetic
         self._floating, self._dtypes = floating, dtypes
         self._bounds: dict[str, Mapping[str, Bounded]] = {}
+        self.exact: Mapping[str, Bounded] | None = None
+        """The outputs with their deviations, where they are known already."""
 
     @cached_property
     def yardstick(self) -> Yardstick:
         """The case's deviations, pool and directions."""
-        return Yardstick.of(self._evaluate, self._arithmetic, self._floating)
+        return Yardstick.of(self._evaluate, self._arithmetic, self._floating, self.exact)
 
     def measure(self, outputs: Mapping[str, NDArray[Any]]) -> Measured:
         """Return noise and directions of outputs of the right form."""

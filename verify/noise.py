@@ -23,7 +23,7 @@ from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.oracle.bounded import Bounded, Floats
 from onnx_attest.verify.oracle.graph import Evaluation
-from onnx_attest.verify.oracle.kernels import pool
+from onnx_attest.verify.oracle.kernels import Kernel, pool
 
 Arrays = Mapping[str, NDArray[Any]]
 NOISE_FACTOR = 3.0
@@ -88,20 +88,28 @@ class Yardstick:
     directions: Mapping[str, Mapping[str, Floats]]
 
     @staticmethod
-    def of(evaluate: Callable[..., Evaluation], arithmetic: Arithmetic, storing: np.dtype[Any]) -> Yardstick:
+    def of(
+        evaluate: Callable[..., Evaluation],
+        arithmetic: Arithmetic,
+        storing: np.dtype[Any],
+        exact: Mapping[str, Bounded] | None = None,
+    ) -> Yardstick:
         """Make the yardstick of one case.
 
         Args:
             evaluate: the oracle on the case's inputs, as a function of the arithmetic and `logit_factor`.
             arithmetic: declared.
             storing: dtype of the outputs.
+            exact: the outputs with their deviations, if they have been evaluated already.
 
         Raises:
             UnsupportedOperatorError: as `evaluate` does.
         """
-        exact = evaluate(replace(arithmetic, deviations=True)).outputs
+        exact = evaluate(replace(arithmetic, deviations=True)).outputs if exact is None else exact
         exact = {name: bounded for name, bounded in exact.items() if bounded.is_float}
-        moved = evaluate(arithmetic, logit_factor=1 + _STEP).outputs
+        # Values alone are enough here, and a kernel makes no bounds.
+        double = Kernel("float64", working=np.float64, storing=np.float64)
+        moved = evaluate(replace(arithmetic, kernel=double), logit_factor=1 + _STEP).outputs
         directions = {
             "all logits": {name: (moved[name].value - exact[name].value) / _STEP for name in exact},
             "all outputs": {name: exact[name].value for name in exact},
