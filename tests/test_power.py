@@ -149,5 +149,7 @@ def test_any_session_can_be_judged(exported):
             return {name: np.zeros_like(value, np.float32) for name, value in computed.items()}
 
     case = next(case for case in bench.cases if case.name == "traced")
-    cell, _ = bench.judge(Constant(), case, bench.inputs(case), PROFILES["fp32"])
+    cell, _ = bench.judge(
+        Constant(), case, bench.inputs(case), bench.gauge(bench.inputs(case), PROFILES["fp32"])
+    )
     assert cell.verdict == "failed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from onnx_attest.export.artifact import Artifact
@@ -241,12 +241,8 @@ class _Verification:
             recomputed = self._recomputed(stage)
             key = f"{stage.arithmetic.name} {stage.name if recomputed else ''}"
             if key not in evaluations:
-                gauge = self._gauge(case, inputs, stage.arithmetic, recomputed)
-                measured = replace(stage.arithmetic, deviations=gauge is not None)
-                made = self._evaluate(inputs, measured, recomputed)
-                if gauge is not None and not isinstance(made, str):
-                    gauge.exact = made.outputs  # with their deviations: not to be had twice
-                evaluations[key], gauges[key] = made, gauge
+                gauges[key] = self._gauge(case, inputs, stage.arithmetic, recomputed)
+                evaluations[key] = self._evaluate(inputs, stage.arithmetic, recomputed, gauges[key])
             evaluation = evaluations[key]
             if not isinstance(evaluation, str):
                 self._unseen |= dict.fromkeys(evaluation.unseen, case.id)
@@ -283,11 +279,13 @@ class _Verification:
         return self._check.recomputed
 
     def _evaluate(
-        self, inputs: Tensors, arithmetic: Arithmetic, constants: dict[str, Bounded]
+        self, inputs: Tensors, arithmetic: Arithmetic, constants: dict[str, Bounded], gauge: Gauge | None
     ) -> Evaluation | str:
         if self._subject.expected.reason:
             return self._subject.expected.reason
         try:
+            if gauge is not None:
+                return gauge.evaluation
             return self._subject.expected.evaluate(inputs, arithmetic, constants=constants)
         except UnsupportedOperatorError as error:
             return str(error)

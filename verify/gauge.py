@@ -42,16 +42,23 @@ class Gauge:
             floating: dtype of the graph.
             dtypes: of the outputs.
         """
-        self._evaluate, self._arithmetic = evaluate, arithmetic
+        self._evaluate, self.arithmetic = evaluate, arithmetic
         self._floating, self._dtypes = floating, dtypes
         self._bounds: dict[str, Mapping[str, Bounded]] = {}
-        self.exact: Mapping[str, Bounded] | None = None
-        """The outputs with their deviations, where they are known already."""
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """What the oracle says of the case, each value with its bound and its deviation.
+
+        Raises:
+            UnsupportedOperatorError: an operator, or a form of one, that the oracle does not have.
+        """
+        return self._evaluate(replace(self.arithmetic, deviations=True))
 
     @cached_property
     def yardstick(self) -> Yardstick:
         """The case's deviations, pool and directions."""
-        return Yardstick.of(self._evaluate, self._arithmetic, self._floating, self.exact)
+        return Yardstick.of(self._evaluate, self.arithmetic, self._floating, self.evaluation.outputs)
 
     def measure(self, outputs: Mapping[str, NDArray[Any]]) -> Measured:
         """Return noise and directions of outputs of the right form."""
@@ -73,7 +80,7 @@ class Gauge:
         if measured.is_a_shift:  # a fault, which some looser arithmetic's bound would cover
             return None
         for name in TIGHTEST_FIRST[self._floating.name]:
-            if name == self._arithmetic.name:
+            if name == self.arithmetic.name:
                 judged, quiet = declared, not measured.findings
             else:
                 bounds = self._bounds_in(name)

@@ -1,6 +1,6 @@
 """Detection beside the peers: the same faults and the same correct kernels, judged by this suite and by real peers.
 
-    python -m benchmarks.detection --seeds 3 -o reports/reference
+    python benchmarks/detection --seeds 3 -o reports/reference
 
 Correct runs are implementations that no gate was made with: torch, ONNX Runtime with and without optimisations, ONNX's
 reference evaluator, correct rewritings of the file on ONNX Runtime, and NumPy kernels that sum in other orders than
@@ -33,8 +33,8 @@ from onnx_attest.export import export_entry
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.models import resolve
 from onnx_attest.verify.arithmetic import PROFILES
-from onnx_attest.verify.oracle.kernels import Kernel
-from onnx_attest.verify.power.experiment import Bench, Trial
+from onnx_attest.verify.oracle.kernels import TF32_CUT, Kernel
+from onnx_attest.verify.power.experiment import STRONG, Bench, Trial
 from onnx_attest.verify.power.summary import above_resolution
 from onnx_attest.verify.records import CORRECT
 from onnx_attest.verify.runtimes.base import Placement, Tensors
@@ -119,7 +119,7 @@ class Contest:
 
     def faulty_run(self, trial: Trial, question: peers.Question, spent: float) -> None:
         """Count a run of a mutant whose fault shows."""
-        grades = ["u"] + ["pool"] * (trial.strength > 1) + ["strong"] * (trial.strength > 4)
+        grades = ["u"] + ["pool"] * (trial.strength > 1) + ["strong"] * (trial.strength > STRONG)
         self.pairs.update(grades)
         self.pairs_by_fault[trial.mutant.label] += 1
         for name, alarm, _ in self._answers(trial.killed, question, spent):
@@ -188,13 +188,15 @@ def correct_runs(contest: Contest, artifact: Artifact, arithmetic: str, seed: in
     for case in bench.cases:
         inputs = bench.inputs(case)
         exact = {name: bounded.value for name, bounded in bench.exact(inputs).items()}
-        reference = Computed(bench, Kernel("reference", storing=bench.signature.floating)).run(inputs)
-        if "torch" in sessions:
-            reference = sessions["torch"].run(inputs)
-        # ONNX's reference evaluator rounds every step in float16: it has a profile of its own, and comes last.
-        for who, session in sorted(sessions.items(), key=lambda item: declared(item[0], arithmetic)):
+        # TF32 has no torch on a CPU.
+        held = sessions.get("torch") or Computed(bench, Kernel("reference", storing=bench.signature.floating))
+        reference = held.run(inputs)
+        # ONNX's reference evaluator rounds every step in float16: it has a profile of its own.
+        profiles = {who: declared(who, arithmetic) for who in sessions}
+        gauges = {name: bench.gauge(inputs, PROFILES[name]) for name in set(profiles.values())}
+        for who, session in sessions.items():
             started = time.perf_counter()
-            cell, outputs = bench.judge(session, case, inputs, PROFILES[declared(who, arithmetic)])
+            cell, outputs = bench.judge(session, case, inputs, gauges[profiles[who]])
             spent = time.perf_counter() - started
             if outputs is None:
                 continue
@@ -203,7 +205,7 @@ def correct_runs(contest: Contest, artifact: Artifact, arithmetic: str, seed: in
                 contest.alarms.append(
                     f"{artifact.path.stem} {arithmetic} {who} {case.id} seed {seed}: {cell.reason}"
                 )
-            question = asked_of(bench, inputs, outputs, reference, exact, session, sessions)
+            question = asked_of(bench, inputs, outputs, reference, exact, session, held)
             contest.correct_run(who, arithmetic, wrong, question, spent)
 
 
@@ -214,7 +216,7 @@ def declared(who: str, arithmetic: str) -> str:
 
 def implementations(bench: Bench, artifact: Artifact, arithmetic: str) -> dict[str, Any]:
     """Return the correct implementations of one file that run in an arithmetic, by name."""
-    truncated = 13 if arithmetic == "tf32" else 0
+    truncated = TF32_CUT if arithmetic == "tf32" else 0
     storing = bench.signature.floating
     sessions: dict[str, Any] = {
         name: Computed(bench, Kernel(name, block, online=online, storing=storing, truncated=truncated))
@@ -235,8 +237,9 @@ def implementations(bench: Bench, artifact: Artifact, arithmetic: str) -> dict[s
         except Exception as error:  # noqa: BLE001 - ONNX Runtime refuses bfloat16 on a CPU: it is not among the runs then
             print(f"{artifact.path.stem}: {runtime.name} is left out: {str(error)[:120]}", file=sys.stderr)
     if "ort-cpu" in sessions:
-        for mutant in bench.mutants():
-            if mutant.fault == CORRECT and mutant.label != "the file itself":
+        _, *others = bench.mutants()  # the first is the file itself
+        for mutant in others:
+            if mutant.fault == CORRECT:
                 sessions[f"ort-cpu, {mutant.label}"] = bench.open(mutant.model)
     return sessions
 
@@ -246,11 +249,9 @@ def faulty_runs(contest: Contest, artifact: Artifact, seed: int) -> None:
     (ort, torch) = select(("ort-cpu", "torch"))
     bench = Bench(artifact, ort, arithmetic="fp32", seed=seed)
     module = torch.open(artifact, threads=1)
-    chosen = [mutant for mutant in bench.mutants() if mutant.fault != CORRECT]
-    chosen = [
-        next(iter(bench.mutants())),
-        *chosen,
-    ]  # the file itself comes first: what is undone is held against it
+    file, *others = bench.mutants()
+    # The file itself stays first: what is undone is held against it.
+    chosen = [file, *(mutant for mutant in others if mutant.fault != CORRECT)]
     sessions = {id(mutant): bench.open(mutant.model) for mutant in chosen}
     started = time.perf_counter()
     for trial in bench.trials(chosen):
@@ -261,7 +262,7 @@ def faulty_runs(contest: Contest, artifact: Artifact, seed: int) -> None:
         exact = {name: bounded.value for name, bounded in bench.exact(trial.inputs).items()}
         question = asked_of(
             bench, trial.inputs, trial.outputs, module.run(trial.inputs), exact,
-            sessions[id(trial.mutant)], {"torch": module},
+            sessions[id(trial.mutant)], module,
         )  # fmt: skip
         contest.faulty_run(trial, question, spent)
         started = time.perf_counter()
@@ -269,19 +270,16 @@ def faulty_runs(contest: Contest, artifact: Artifact, seed: int) -> None:
 
 def asked_of(
     bench: Bench, inputs: Tensors, outputs: Tensors, reference: Tensors,
-    exact: Mapping[str, Any], session: Any, sessions: Mapping[str, Any],
+    exact: Mapping[str, Any], session: Any, held: Any,
 ) -> peers.Question:  # fmt: skip
-    """Return what the peers are asked about one run."""
-    held = sessions.get("torch")
+    """Return what the peers are asked about one run of a session, which they hold against another."""
     return peers.Question(
         inputs=inputs,
         candidate=outputs,
         reference=reference,
         exact=exact,
         run_candidate=session.run,
-        run_reference=held.run
-        if held is not None
-        else Computed(bench, Kernel("reference", storing=bench.signature.floating)).run,
+        run_reference=held.run,
         axes={spec.name: tuple(spec.axes) for spec in bench.signature.contract.inputs},
     )
 

@@ -19,6 +19,10 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 
+TF32_CUT = 13
+"""Bits of float32 that TF32 does not have."""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One correct implementation.
@@ -29,7 +33,7 @@ class Kernel:
         online: whether softmax is taken block by block with a running maximum, and what there is so far rescaled.
         working: dtype of products and sums.
         storing: dtype of what an operator gives.
-        truncated: bits that are cut off the operands of a product, 13 for TF32.
+        truncated: bits that are cut off the operands of a product, TF32_CUT for TF32.
         splits_scale: an attention operator multiplies q and k by the root of the scale each, as torch's math path and
             ONNX's definition do.
         steps: softmax stores each of its steps, as NumPy does in float16.
@@ -135,7 +139,7 @@ def pool(arithmetic: Arithmetic, storing: Any = np.float32) -> tuple[Kernel, ...
     common: dict[str, Any] = {
         "storing": storing,
         "working": np.float64 if np.dtype(storing) == np.float64 else np.float32,
-        "truncated": _TF32_CUT if arithmetic.u_in else 0,
+        "truncated": TF32_CUT if arithmetic.u_in else 0,
         "steps": arithmetic.u > _SINGLE,
     }
     return (
@@ -146,5 +150,4 @@ def pool(arithmetic: Arithmetic, storing: Any = np.float32) -> tuple[Kernel, ...
     )
 
 
-_TF32_CUT = 13
 _SINGLE = 2.0**-24

@@ -103,7 +103,7 @@ class Bench:
         self._arithmetic = profile(arithmetic or runtime.arithmetic(signature.floating.name))
         self._original = GraphOracle(signature.model, empty_rows=signature.contract.empty_rows)
         self.cases = self._plan_cases(signature, seed)
-        self._held: tuple[Any, Any, Any] = (None, None, None)
+        self._version = runtime.availability().version
         self.refused: dict[int, str] = {}
         """Why the runtime did not open a mutant, by its `id`."""
 
@@ -162,18 +162,17 @@ class Bench:
             raise UsageError(f"{self.runtime_name}: {session}")
         return session
 
+    def gauge(self, inputs: Tensors, arithmetic: Arithmetic) -> Gauge:
+        """Return what outputs for these inputs are measured with in an arithmetic; every session shares it."""
+        evaluate = partial(self._subject.expected.evaluate, inputs)
+        return Gauge(evaluate, arithmetic, self.signature.floating, self.signature.dtypes)
+
     def judge(
-        self, session: Session, case: CaseRecord, inputs: Tensors, arithmetic: Arithmetic
+        self, session: Session, case: CaseRecord, inputs: Tensors, gauge: Gauge
     ) -> tuple[CellRecord, Tensors | None]:
-        """Return what the gates say of any session's outputs, held against the file in an arithmetic."""
-        stage = Stage(self._runtime, "unknown", arithmetic, session)
-        key = (case.id, case.seed, arithmetic.name)
-        if key != self._held[0]:
-            evaluate = partial(self._subject.expected.evaluate, inputs)
-            gauge = Gauge(evaluate, arithmetic, self.signature.floating, self.signature.dtypes)
-            self._held = (key, evaluate(arithmetic), gauge)
-        _, evaluation, gauge = self._held
-        cell, outputs = run_cell(self._subject, stage, case, inputs, evaluation, gauge)
+        """Return what the gates say of any session's outputs, held against the file, and the outputs."""
+        stage = Stage(self._runtime, self._version, gauge.arithmetic, session)
+        cell, outputs = run_cell(self._subject, stage, case, inputs, gauge.evaluation, gauge)
         return cell.record, outputs
 
     def trials(self, chosen: Sequence[Mutant]) -> Iterator[Trial]:
@@ -199,18 +198,14 @@ class Bench:
         sessions: Sequence[Session | str],
         oracles: Sequence[GraphOracle],
     ) -> Iterator[Trial]:
-        expected, arithmetic = self._subject.expected, self._arithmetic
-        evaluation = expected.evaluate(inputs, arithmetic)
-        evaluate = partial(expected.evaluate, inputs)
-        gauge = Gauge(evaluate, arithmetic, self.signature.floating, self.signature.dtypes)
+        gauge = self.gauge(inputs, self._arithmetic)
         exact = self._values(self._original, inputs, _DOUBLE)
         worst = self._pool_error(inputs, exact)
         unmutated: Mapping[str, Bounded] | None = None
         for mutant, session, oracle in zip(chosen, sessions, oracles, strict=True):
-            stage = self._stage(session)
             if isinstance(session, str):
                 continue
-            cell, outputs = run_cell(self._subject, stage, case, inputs, evaluation, gauge)
+            cell, outputs = self.judge(session, case, inputs, gauge)
             given = (
                 None
                 if outputs is None
@@ -225,7 +220,7 @@ class Bench:
                 given is not None and mutant.fault != CORRECT and _undone(mutant, given, unmutated, effect)
             )
             yield Trial(
-                mutant, case, inputs, cell.record, outputs, effect, arithmetic.resolution, worst, second_hand,
+                mutant, case, inputs, cell, outputs, effect, self._arithmetic.resolution, worst, second_hand,
                 undone,
             )  # fmt: skip
 
@@ -238,10 +233,6 @@ class Bench:
         plain = self._values(self._original, inputs, single)
         effect = _relative(self._values(oracle, inputs, single), plain, exact)
         return effect if mutant.fault in _IN_ROUNDINGS or effect in (None, math.inf) else 0.0
-
-    def _stage(self, session: Session | str) -> Stage:
-        version = self._runtime.availability().version
-        return Stage(self._runtime, version, self._arithmetic, None if isinstance(session, str) else session)
 
     def _open(self, model: onnx.ModelProto) -> Session | str:
         try:

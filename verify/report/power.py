@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from onnx_attest.verify.power.score import lines
-from onnx_attest.verify.records import AnyRecord, PowerRecord, RunRecord
+from onnx_attest.verify.records import CORRECT, AnyRecord, PowerRecord, RunRecord
 from onnx_attest.verify.report.flatten import flat_rows
 from onnx_attest.verify.report.formats import UNKNOWN, listed, number
 from onnx_attest.verify.report.grouping import grouped, of_kind
@@ -52,7 +52,7 @@ FAULTS: tuple[Column[PowerRecord], ...] = (
     Column("fault", "class of the fault; none is a correct rewriting", lambda r: r.fault),
     Column("what", "what was done to the graph", lambda r: r.label),
     Column("node", "the attention that it was done to", lambda r: r.node or "all"),
-    Column("caught", "manifest cases in which a gate found something, of all manifest ones", lambda r: f"{r.killed}/{r.manifest if r.fault != 'none' else r.cases}"),
+    Column("caught", "manifest cases in which a gate found something, of all manifest ones", lambda r: f"{r.killed}/{r.cases if r.fault == CORRECT else r.manifest}"),
     Column("found by", "finding codes, and in how many cases", lambda r: listed(f"{code} {count}" for code, count in r.found_by.items())),
     Column("same bits", "cases in which the runtime gave the very bits it gives without the fault: no effect, or its optimiser took it out", lambda r: str(r.undone)),
 )  # fmt: skip
