@@ -301,6 +301,14 @@ def test_softmax_in_half_precision_has_its_own_bound():
     assert (np.abs(actual - full.value) > full.error).any()
 
 
+def test_scores_of_scaled_operands_in_half_precision():
+    """The reference scales q and k in float16 each before their product: near 0 that is all the error there is."""
+    feed = {name: normal(2, 6, 32, 64, seed=seed).astype(np.float16) for seed, name in enumerate("QKV")}
+    shown = run_reference(feed, outputs=OUTPUTS)["qk_matmul_output"]
+    found = outputs_of(feed, PROFILES["fp16-unfused"], outputs=OUTPUTS)["qk_matmul_output"]
+    assert_within(found, shown)
+
+
 def test_softmax_in_double_rounds_no_more():
     feed, attributes = arrays(), {"softmax_precision": onnx.TensorProto.DOUBLE}
     found = outputs_of(feed, **attributes)["Y"]

@@ -340,45 +340,59 @@ def attention(
     without any key follows `empty_rows`; by default it is 0, in output and weights: ONNX's Attention from 1.23 on, and
     torch's scaled_dot_product_attention.
     """
-    transposed = k.moved(lambda array: array.swapaxes(-1, -2))
     factor = Bounded(np.array([scale]), np.array([scale_error]) if scale_error else None)
-    if arithmetic.kernel is not None and arithmetic.kernel.splits_scale and scale > 0:
-        root = Bounded(np.array([scale**0.5]))
-        scores = matmul(multiply(q, root, arithmetic), multiply(transposed, root, arithmetic), arithmetic)
-    else:
-        scores = multiply(matmul(q, transposed, arithmetic), factor, arithmetic)
-    if arithmetic.kernel is None:
-        scores = _scaled_anywhere(scores, q, transposed, scale, arithmetic)
-    if softcap:
-        scores = soft_capped(scores, softcap, arithmetic)
-    if bias is not None:
-        scores = add(scores, bias, arithmetic)
-    if allowed is not None:
-        scores = where(allowed, scores, Bounded(np.full((1,), -np.inf)))
+    logits = scores(q, k, arithmetic, scale=factor, softcap=softcap, bias=bias, allowed=allowed)
     if arithmetic.kernel is not None:
-        output, weights_computed = arithmetic.kernel.attend(scores.value, v.value)
+        output, weights_computed = arithmetic.kernel.attend(logits.value, v.value)
         return Bounded(output), Bounded(weights_computed)
-    weights = with_policy(softmax(scores, arithmetic), empty_rows, arithmetic)
+    weights = with_policy(softmax(logits, arithmetic), empty_rows, arithmetic)
     return weighted_sum(weights, v, arithmetic), weights
 
 
-def _scaled_anywhere(
-    scores: Bounded, q: Bounded, transposed: Bounded, scale: float, arithmetic: Arithmetic
+def scores(
+    q: Bounded,
+    k: Bounded,
+    arithmetic: Arithmetic,
+    *,
+    scale: Bounded,
+    softcap: float = 0.0,
+    bias: Bounded | None = None,
+    allowed: Bounded | None = None,
 ) -> Bounded:
-    """Return scores of one operator, which may scale q and k before their product: c_s u s|q||k|, as in NUMERICS.md.
+    """Return cap(scale q k^T) + bias, -inf where not allowed, of one operator; shapes as in `attention`, scale (1,).
 
+    An operator may scale q and k before their product, which rounds each term: c_s u s|q||k| (NUMERICS.md section 1).
     ONNX's own definition does, by the root of the scale each, and stores both in the format of the graph.
     """
-    assert scores.magnitude is not None  # they are a product's
+    transposed, factor = k.moved(lambda array: array.swapaxes(-1, -2)), float(scale.value[0])
+    if arithmetic.kernel is not None and arithmetic.kernel.splits_scale and factor > 0:
+        root = Bounded(np.array([factor**0.5]))
+        result = matmul(multiply(q, root, arithmetic), multiply(transposed, root, arithmetic), arithmetic)
+    else:
+        result = multiply(matmul(q, transposed, arithmetic), scale, arithmetic)
+    if arithmetic.kernel is None:
+        result = _scaled_anywhere(result, q, transposed, factor, arithmetic)
+    if softcap:
+        result = soft_capped(result, softcap, arithmetic)
+    if bias is not None:
+        result = add(result, bias, arithmetic)
+    if allowed is not None:
+        result = where(allowed, result, Bounded(np.full((1,), -np.inf)))
+    return result
+
+
+def _scaled_anywhere(
+    product: Bounded, q: Bounded, transposed: Bounded, scale: float, arithmetic: Arithmetic
+) -> Bounded:
+    """Return scaled products with what scaling q and k first may add to their error and variance."""
+    assert product.magnitude is not None
     u = max(arithmetic.u, arithmetic.u_s)
-    rounding = arithmetic.c_s * u * scores.magnitude
-    variance = scores.variance
-    if (
-        variance is not None and arithmetic.u_s
-    ):  # q and k times the root of the scale, each stored: NumPy in float16
+    rounding = arithmetic.c_s * u * product.magnitude
+    variance = product.variance
+    if variance is not None and arithmetic.u_s:
         squares = scale**2 * np.matmul(q.value**2, transposed.value**2)
         variance = variance + 2 * KAPPA * u**2 * squares
-    return replace(scores, error=np.asarray(scores.errors() + rounding), variance=variance)
+    return replace(product, error=np.asarray(product.errors() + rounding), variance=variance)
 
 
 def soft_capped(scores: Bounded, cap: float, arithmetic: Arithmetic) -> Bounded:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
 from onnx_attest.verify.oracle import bounded
-from onnx_attest.verify.oracle.attention import attention, soft_capped, softmax, with_policy
+from onnx_attest.verify.oracle.attention import attention, scores, softmax, with_policy
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
@@ -100,12 +100,13 @@ def _attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bound
         return [output, k, v, weights]
     if len(node.outputs) <= WEIGHTS or not node.outputs[WEIGHTS]:
         return [output, k, v]
-    return [
-        output,
-        k,
-        v,
-        scores(q, keys, scale, arithmetic, mode, softcap=softcap, bias=bias, allowed=allowed),
-    ]
+    shown = scores(
+        q, keys, arithmetic, scale=scale,
+        softcap=softcap if mode >= CAPPED else 0.0,
+        bias=bias if mode >= MASKED else None,
+        allowed=allowed if mode >= MASKED else None,
+    )  # fmt: skip
+    return [output, k, v, shown]
 
 
 STREAMED_FROM = 2**23
@@ -182,34 +183,6 @@ def scale_of(node: Node, head_size: int) -> Bounded:
     given = node.get("scale")
     scale = Bounded(np.array([head_size**-0.5])) if given is None else node.real("scale", 0.0)
     return Bounded(scale.value * node.logit_factor, scale.error)
-
-
-def scores(
-    q: Bounded,
-    k: Bounded,
-    scale: Bounded,
-    arithmetic: Arithmetic,
-    stage: int,
-    *,
-    softcap: float = 0.0,
-    bias: Bounded | None = None,
-    allowed: Bounded | None = None,
-) -> Bounded:
-    """Return what an attention operator shows before its softmax: the scaled product, after softcap, after the mask.
-
-    Scaling q and k before their product rounds each term, c_s u s|q||k| (NUMERICS.md section 1).
-    """
-    product = bounded.matmul(q, k.moved(lambda array: array.swapaxes(-1, -2)), arithmetic)
-    shown = bounded.multiply(product, scale, arithmetic)
-    if shown.magnitude is not None and shown.error is not None:
-        shown = replace(shown, error=shown.error + arithmetic.c_s * arithmetic.u * shown.magnitude)
-    if softcap and stage >= CAPPED:
-        shown = soft_capped(shown, softcap, arithmetic)
-    if bias is not None and stage >= MASKED:
-        shown = bounded.add(shown, bias, arithmetic)
-    if allowed is not None and stage >= MASKED:
-        shown = bounded.where(allowed, shown, Bounded(np.array([-np.inf])))
-    return shown
 
 
 def _mask(node: Node, inputs: Inputs, queries: int, keys: int) -> tuple[Bounded | None, Bounded | None]:

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
-from onnx_attest.verify.oracle.attention import attention
+from onnx_attest.verify.oracle.attention import attention, scores
 from onnx_attest.verify.oracle.bounded import Bounded
-from onnx_attest.verify.oracle.ops.attention import MASKED, repeated_heads, scale_of, scores
+from onnx_attest.verify.oracle.ops.attention import repeated_heads, scale_of
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, UnsupportedOperatorError, optional
 
 _DECLARED = ("nan", "zero", "mean")
@@ -58,7 +58,7 @@ class Attended:
     def scores(self, arithmetic: Arithmetic) -> Bounded:
         """Return what goes into the softmax."""
         return scores(
-            self.q, repeated_heads(self.k, self.q.value.shape[1]), self.scale, arithmetic, MASKED,
+            self.q, repeated_heads(self.k, self.q.value.shape[1]), arithmetic, scale=self.scale,
             softcap=self.softcap, bias=self.bias, allowed=None if self.allowed is None else Bounded(self.allowed),
         )  # fmt: skip
 
