@@ -14,7 +14,7 @@ import pytest
 from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.gates import judge
 from onnx_attest.verify.gauge import Gauge
-from onnx_attest.verify.noise import Yardstick
+from onnx_attest.verify.noise import Yardstick, witnesses
 from onnx_attest.verify.oracle.attention import attention
 from onnx_attest.verify.oracle.bounded import Bounded, exact
 from onnx_attest.verify.oracle.graph import Evaluation
@@ -174,3 +174,29 @@ def test_equal_rows_are_one_witness(yardstick):
         {"output": arrays.online(alike, K[:1, :1], V[:1, :1], block=8)}
     )
     assert max(one.t for one in measured.along) <= 1.001
+
+
+def test_rows_of_equal_queries_are_one_witness_under_a_mask_too():
+    """Causal rows of one query differ, but all logits have the same few roundings: found over seeds 501, 503 and 504."""
+    queries = np.repeat(Q[:1, :1, :1], 37, axis=2) * np.float32(0.3)
+    keys = np.concatenate([np.repeat(K[:1, :1, :1], 41, 2), np.repeat(K[:1, :1, 1:2], 37, 2)], 2)
+    values = np.concatenate([np.repeat(V[:1, :1, :1], 41, 2), np.repeat(V[:1, :1, 1:2], 37, 2)], 2)
+    seen = np.arange(78) <= np.arange(37)[:, None] + 41
+
+    def cached(arithmetic, *, logit_factor=1.0):
+        output, _ = attention(
+            exact(queries), exact(keys), exact(values), arithmetic, scale=SCALE * logit_factor,
+            allowed=Bounded(seen),
+        )  # fmt: skip
+        return Evaluation({"output": output}, ())
+
+    rounded = cached(replace(FP32, kernel=Kernel("sums", 1)), logit_factor=1 + 2e-6).outputs["output"].value
+    outputs = {"output": rounded.astype(np.float32)}
+    assert max(one.t for one in Yardstick.of(cached, FP32, SINGLE).measure(outputs).along) > 3
+    told = Yardstick.of(cached, FP32, SINGLE, inputs={"query": queries})
+    assert max(one.t for one in told.measure(outputs).along) <= 1.001
+
+
+def test_different_rows_are_witnesses_of_their_own():
+    assert len(set(witnesses({"query": Q}, Q.shape))) == Q[..., 0].size
+    assert set(witnesses({"query": Q}, (7, 5))) == set(range(7))  # of another shape: nothing is known

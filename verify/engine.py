@@ -311,7 +311,7 @@ class _Verification:
         if longest_axis(signature.contract, case.axes) > LARGEST or arithmetic.u_acc > COARSEST_SUMS:
             return None
         evaluate = partial(self._subject.expected.evaluate, inputs, constants=constants)
-        return Gauge(evaluate, arithmetic, signature.floating, signature.dtypes)
+        return Gauge(evaluate, arithmetic, signature.floating, signature.dtypes, inputs)
 
     def _look(
         self, stage: Stage, case: CaseRecord, inputs: Tensors, outputs: Tensors, evaluation: Evaluation

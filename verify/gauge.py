@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes
@@ -33,6 +34,7 @@ class Gauge:
         arithmetic: Arithmetic,
         floating: np.dtype[Any],
         dtypes: Mapping[str, np.dtype[Any]],
+        inputs: Mapping[str, NDArray[Any]] = MappingProxyType({}),
     ) -> None:
         """Take what the case is evaluated with.
 
@@ -41,7 +43,9 @@ class Gauge:
             arithmetic: declared.
             floating: dtype of the graph.
             dtypes: of the outputs.
+            inputs: of the case.
         """
+        self._inputs = inputs
         self._evaluate, self.arithmetic = evaluate, arithmetic
         self._floating, self._dtypes = floating, dtypes
         self._bounds: dict[str, Mapping[str, Bounded]] = {}
@@ -58,7 +62,9 @@ class Gauge:
     @cached_property
     def yardstick(self) -> Yardstick:
         """The case's deviations, pool and directions."""
-        return Yardstick.of(self._evaluate, self.arithmetic, self._floating, self.evaluation.outputs)
+        return Yardstick.of(
+            self._evaluate, self.arithmetic, self._floating, self.evaluation.outputs, self._inputs
+        )
 
     def measure(self, outputs: Mapping[str, NDArray[Any]]) -> Measured:
         """Return noise and directions of outputs of the right form."""

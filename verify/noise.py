@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.findings import Finding, finding
-from onnx_attest.verify.oracle.bounded import Bounded, Floats
+from onnx_attest.verify.oracle.bounded import Bounded, Floats, is_floating
 from onnx_attest.verify.oracle.graph import Evaluation
 from onnx_attest.verify.oracle.kernels import Kernel, pool
 
@@ -79,6 +80,7 @@ class Yardstick:
         pool: what the correct implementations came to, the worst of each.
         pool_along: the same along each direction, the largest size.
         directions: of faults, by their name: what a fault of relative size 1 would add to each output.
+        witnesses: a number for each row of an output; rows of the same number share their roundings, see `witnesses`.
     """
 
     arithmetic: Arithmetic
@@ -86,6 +88,7 @@ class Yardstick:
     pool: Noise
     pool_along: Mapping[str, float]
     directions: Mapping[str, Mapping[str, Floats]]
+    witnesses: Mapping[str, NDArray[np.intp]]
 
     @staticmethod
     def of(
@@ -93,6 +96,7 @@ class Yardstick:
         arithmetic: Arithmetic,
         storing: np.dtype[Any],
         exact: Mapping[str, Bounded] | None = None,
+        inputs: Arrays = MappingProxyType({}),
     ) -> Yardstick:
         """Make the yardstick of one case.
 
@@ -101,6 +105,7 @@ class Yardstick:
             arithmetic: declared.
             storing: dtype of the outputs.
             exact: the outputs with their deviations, if they have been evaluated already.
+            inputs: of the case; equal ones among them have equal roundings.
 
         Raises:
             UnsupportedOperatorError: as `evaluate` does.
@@ -114,7 +119,8 @@ class Yardstick:
             "all logits": {name: (moved[name].value - exact[name].value) / _STEP for name in exact},
             "all outputs": {name: exact[name].value for name in exact},
         }
-        bare = Yardstick(arithmetic, exact, Noise(0.0, 0.0), {}, directions)
+        rows = {name: witnesses(inputs, bounded.value.shape) for name, bounded in exact.items()}
+        bare = Yardstick(arithmetic, exact, Noise(0.0, 0.0), {}, directions, rows)
         seen = []
         for kernel in pool(arithmetic, storing):
             outputs = evaluate(replace(arithmetic, kernel=kernel)).outputs
@@ -143,7 +149,7 @@ class Yardstick:
                 if difference.size == 0:
                     continue
                 rows = (D * difference * weight).reshape(-1, difference.shape[-1] if difference.ndim else 1)
-                per_row = rows.sum(-1)
+                per_row = np.bincount(self.witnesses[name], rows.sum(-1))
                 numerator += float(per_row.sum())
                 # Rows of equal inputs have equal roundings: they are one witness, not many.
                 different, counts = np.unique(per_row, return_counts=True)
@@ -206,6 +212,26 @@ class Measured:
             )
             found.append(finding("OA310", text))
         return tuple(found)
+
+
+def witnesses(inputs: Arrays, shape: tuple[int, ...]) -> NDArray[np.intp]:
+    """Return a number for each row (all axes but the last) of an output of this shape: equal where roundings are shared.
+
+    A row of an output is made from the row of the same place of an input. Where such input rows are equal, padding or
+    one token again and again, so are the roundings of whatever is computed from them, even if a mask makes the results
+    differ. Of several inputs the one with the fewest different rows decides.
+    """
+    lead = shape[:-1]
+    numbers = np.arange(math.prod(lead))
+    for array in inputs.values():
+        if array.ndim == len(shape) and array.shape[:-1] == lead and is_floating(array.dtype) and array.size:
+            rows = np.ascontiguousarray(array).reshape(numbers.size, -1)
+            alike = np.unique(
+                rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))), return_inverse=True
+            )[1]
+            if alike.max() < numbers.max():
+                numbers = alike.reshape(-1)
+    return numbers
 
 
 def noise_of(actual: Arrays, exact: Mapping[str, Bounded], arithmetic: Arithmetic) -> Noise:

@@ -165,7 +165,7 @@ class Bench:
     def gauge(self, inputs: Tensors, arithmetic: Arithmetic) -> Gauge:
         """Return what outputs for these inputs are measured with in an arithmetic; every session shares it."""
         evaluate = partial(self._subject.expected.evaluate, inputs)
-        return Gauge(evaluate, arithmetic, self.signature.floating, self.signature.dtypes)
+        return Gauge(evaluate, arithmetic, self.signature.floating, self.signature.dtypes, inputs)
 
     def judge(
         self, session: Session, case: CaseRecord, inputs: Tensors, gauge: Gauge
