@@ -193,7 +193,7 @@ def test_clamp_on_a_thousand_masked_keys_of_one_row_is_no_leak():
     output = weighted_sum(softmax(Bounded(logits), FP32), exact(np.ones((1001, 1))), FP32)
     weights = np.full((1, 1001), 4.2e-39, np.float32)
     weights[0, 0] = 1
-    from onnx_attest.verify.oracle.graph import AttentionSeen
+    from onnx_attest.verify.oracle.program import AttentionSeen
 
     assert find(measure(weights, AttentionSeen("n", "y", "w", output.attended), FP32)) == []
 

@@ -9,7 +9,7 @@ import pytest
 from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.oracle.attention import attention
 from onnx_attest.verify.oracle.bounded import Bounded, exact
-from onnx_attest.verify.oracle.graph import AttentionSeen
+from onnx_attest.verify.oracle.program import AttentionSeen
 from onnx_attest.verify.softmax import find, measure
 
 FP32 = PROFILES["fp32"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx
 
-from onnx_attest.verify.oracle.graph import AttentionSeen
+from onnx_attest.verify.oracle.program import AttentionSeen
 
 _WEIGHTS_OUTPUT, _WEIGHTS_MODE = 3, 3
 """Attention gives the softmax's result as its fourth output, if asked for mode 3."""

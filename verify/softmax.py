@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx_attest.verify.arithmetic import Arithmetic, largest_of
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.oracle.attention import SoftmaxFacts, row_limit
-from onnx_attest.verify.oracle.graph import AttentionSeen
+from onnx_attest.verify.oracle.program import AttentionSeen
 from onnx_attest.verify.records import finite
 
 _LEAST_RATIO = 2.0**-52

@@ -15,7 +15,8 @@ from onnx_attest.verify.blame import MODULE
 from onnx_attest.verify.cases import allowed_by
 from onnx_attest.verify.cell import Stage, Subject, describe
 from onnx_attest.verify.findings import Finding, finding
-from onnx_attest.verify.oracle.graph import AttentionSeen, Evaluation
+from onnx_attest.verify.oracle.graph import Evaluation
+from onnx_attest.verify.oracle.program import AttentionSeen
 from onnx_attest.verify.records import CaseRecord, StabilityRecord, Verdict, finite
 from onnx_attest.verify.runtimes.base import Session, Tensors
 from onnx_attest.verify.softmax import Stability, find, measure

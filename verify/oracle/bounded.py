@@ -39,7 +39,8 @@ class Bounded:
 
     Attributes:
         value: float64, or integers or booleans as they are.
-        error: float64 of the same shape; None stands for exact.
+        error: float64 of the same shape; None stands for exact. Of integers (codes of a quantised tensor): by how many
+            a correct runtime may be off.
         variance: of the error of a correct runtime, float64 of the same shape; None where it is exact, or not asked for.
         magnitude: for a matrix product and what scales it, the product of absolute values |a||b|: it says how
             much cancellation there was.

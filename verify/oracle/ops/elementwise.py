@@ -13,7 +13,14 @@ import onnx
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Bounded
-from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
+from onnx_attest.verify.oracle.ops.operator import (
+    Inputs,
+    Node,
+    Operator,
+    UnsupportedOperatorError,
+    required,
+    tensors,
+)
 
 
 def _binary(
@@ -54,7 +61,7 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Operator:
 
 def _logical(function: Callable[..., Any]) -> Operator:
     return lambda node, inputs, arithmetic: [
-        Bounded(np.asarray(function(*(value.value for value in inputs if value is not None))))
+        Bounded(np.asarray(function(*(part.value for part in tensors(inputs)))))
     ]
 
 
@@ -62,7 +69,7 @@ def _extreme(choose: Callable[[Any, Any], Any]) -> Operator:
     """Return Max or Min of any number of inputs: off by no more than the worst of them."""
 
     def operator(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-        parts = [required(inputs, index) for index in range(len(inputs))]
+        parts = tensors(inputs)
         value = functools.reduce(choose, (part.value for part in parts))
         errors = [np.asarray(part.errors()) for part in parts]
         if not any(error.any() for error in errors):

@@ -10,10 +10,15 @@ import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Bounded
+from onnx_attest.verify.oracle.values import Listed, Value
 
 
 class UnsupportedOperatorError(Exception):
     """The oracle cannot evaluate this: what it lacks. The cell is inconclusive."""
+
+
+def _nowhere(body: Any, arguments: Sequence[Value]) -> list[Value]:
+    raise UnsupportedOperatorError("a graph inside a node that is evaluated alone")
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,8 @@ class Node:
     `empty_rows` is the declared policy for softmax rows without any key, `unknown` where the operator decides.
     `attribute_error` is how far a floating attribute may be from what was meant, relative to it: ONNX has float32
     attributes only. `logit_factor` scales what goes into a softmax, to see what the outputs make of it.
+    `type_of` gives the element type of a value by its name, 0 where it is unknown: floats are float64 here whatever
+    they are in the file. `enter` evaluates a graph that is an attribute, with what is known around the node.
     It remembers which attributes an operator asked for: one that nobody asked for changes the meaning of the node
     unseen, as the attributes of a later opset would.
     """
@@ -36,6 +43,8 @@ class Node:
     empty_rows: str = "unknown"
     attribute_error: float = 0.0
     logit_factor: float = 1.0
+    type_of: Callable[[str], int] = field(default=lambda name: 0, compare=False, repr=False)
+    enter: Callable[[Any, Sequence[Value]], list[Value]] = field(default=_nowhere, compare=False, repr=False)
     asked: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def get(self, attribute: str, default: Any = None) -> Any:
@@ -73,8 +82,8 @@ def is_short(numbers: Any) -> Any:
         return (mantissa * _SHORT) % 1 == 0
 
 
-Inputs = Sequence[Bounded | None]
-Operator = Callable[[Node, Inputs, Arithmetic], list[Bounded]]
+Inputs = Sequence[Value]
+Operator = Callable[[Node, Inputs, Arithmetic], Sequence[Value]]
 
 
 def required(inputs: Inputs, index: int) -> Bounded:
@@ -90,8 +99,32 @@ def required(inputs: Inputs, index: int) -> Bounded:
 
 
 def optional(inputs: Inputs, index: int) -> Bounded | None:
-    """Return an input, None if it is not given."""
-    return inputs[index] if index < len(inputs) else None
+    """Return an input, None if it is not given.
+
+    Raises:
+        UnsupportedOperatorError: it is a sequence.
+    """
+    value = inputs[index] if index < len(inputs) else None
+    if isinstance(value, Listed):
+        raise UnsupportedOperatorError(f"input {index} is a sequence")
+    return value
+
+
+def tensors(inputs: Inputs) -> list[Bounded]:
+    """Return all inputs of an operator that takes any number of tensors."""
+    return [required(inputs, index) for index in range(len(inputs))]
+
+
+def sequence(inputs: Inputs, index: int) -> Listed:
+    """Return an input that is a sequence.
+
+    Raises:
+        UnsupportedOperatorError: it is none.
+    """
+    value = inputs[index] if index < len(inputs) else None
+    if not isinstance(value, Listed):
+        raise UnsupportedOperatorError(f"input {index} is no sequence")
+    return value
 
 
 def integers(inputs: Inputs, index: int) -> list[int]:

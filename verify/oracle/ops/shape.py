@@ -19,6 +19,7 @@ from onnx_attest.verify.oracle.ops.operator import (
     integers,
     optional,
     required,
+    tensors,
 )
 
 Mover = Callable[[Node, Inputs, Array], Array]
@@ -94,9 +95,7 @@ def _gather(node: Node, inputs: Inputs, array: Array) -> Array:
 
 
 def _concat(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-    parts = [part for part in inputs if part is not None]
-    axis = node.get("axis")
-    return [bounded.concatenated(parts, axis)]
+    return [bounded.concatenated(tensors(inputs), node.get("axis"))]
 
 
 def _split(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
