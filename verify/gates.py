@@ -195,9 +195,9 @@ def _first_misplaced(actual: Mapping[str, NDArray[Any]], expected: Mapping[str, 
 def ratios(actual: NDArray[Any], expected: Bounded) -> Floats:
     """Return |actual - expected| over the bound for each element, 0 where both are the same NaN or infinity.
 
-    Integers and booleans have no slack: infinite where they differ.
+    Integers and booleans have no slack, infinite where they differ, unless they are codes with an error.
     """
-    if not expected.is_float:
+    if not expected.is_float and expected.error is None:
         return np.where(actual != expected.value, np.inf, 0.0)
     difference = _error(actual, expected)
     bound = np.broadcast_to(expected.errors(), difference.shape)

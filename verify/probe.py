@@ -33,6 +33,17 @@ def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> bytes:
     return _giving(probed, names)
 
 
+def with_every_output(model: onnx.ModelProto) -> bytes:
+    """Return a copy of the model that gives what each node of its graph gives, whatever its type."""
+    probed = onnx.ModelProto()
+    probed.CopyFrom(model)
+    present = {value.name for value in (*probed.graph.output, *probed.graph.input)}
+    for name in dict.fromkeys(name for node in probed.graph.node for name in node.output if name):
+        if name not in present:
+            probed.graph.output.append(onnx.helper.make_empty_tensor_value_info(name))
+    return bytes(probed.SerializeToString())
+
+
 def _giving(probed: onnx.ModelProto, names: Iterable[str]) -> bytes:
     element = _floating_type(probed)
     present = {output.name for output in probed.graph.output}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
 from onnx_attest.verify.oracle.bounded import Bounded, exact
-from onnx_attest.verify.oracle.ops.operator import is_short
+from onnx_attest.verify.oracle.ops.operator import Node, is_short
 from onnx_attest.verify.oracle.program import AttentionSeen, Program, Run, Settings, constants_in, domain_of
 from onnx_attest.verify.oracle.types import Types
 from onnx_attest.verify.oracle.values import Value, given
@@ -80,7 +80,7 @@ class GraphOracle:
                 arithmetic.
             folded: names of constants that the exporter computed from the module's own expressions.
         """
-        model = _without_functions(model)
+        model = without_functions(model)
         opsets = {domain_of(opset.domain): opset.version for opset in model.opset_import}
         settings = Settings(opsets, Types(model), empty_rows, 0.0 if parameters is None else _SINGLE)
         held = {name: _constant(array, stored_as) for name, array in constants_of(model).items()}
@@ -111,6 +111,8 @@ class GraphOracle:
         constants: Mapping[str, Bounded] = MappingProxyType({}),
         logit_factor: float = 1.0,
         observed: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+        on_observed: Callable[[Node, str, Bounded], None] | None = None,
+        on_missing: Callable[[Node, str], None] | None = None,
     ) -> Evaluation:
         """Return all outputs with their bounds for a runtime that computes in `arithmetic`.
 
@@ -120,6 +122,8 @@ class GraphOracle:
             constants: instead of the file's own, by name.
             logit_factor: on what goes into each softmax.
             observed: values that a runtime has inside the graph; what follows is computed from them, without error.
+            on_observed: see `Run`.
+            on_missing: see `Run`.
 
         Raises:
             UnsupportedOperatorError: an operator, or a form of one, that the oracle does not have.
@@ -131,7 +135,7 @@ class GraphOracle:
             stored = arithmetic.kernel.stored
             held = {name: Bounded(stored(c.value) if c.is_float else c.value) for name, c in held.items()}
         known = {name: given(value) for name, value in inputs.items()} | held
-        run = Run(arithmetic, logit_factor, self._own, observed)
+        run = Run(arithmetic, logit_factor, self._own, observed, on_observed, on_missing)
         with np.errstate(all="ignore"):  # overflow and NaN are results, and are compared by position
             outputs = self._program.run(known, run)
         tensors = {name: value for name, value in outputs.items() if isinstance(value, Bounded)}
@@ -139,7 +143,7 @@ class GraphOracle:
         return Evaluation(tensors, tuple(run.seen), run.had, tuple(run.unseen), others)
 
 
-def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+def without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with its own functions written out where they are called."""
     if not model.functions:
         return model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -56,7 +56,9 @@ class Run:
     Attributes:
         own: arithmetic of single nodes, by their place.
         observed: values that a runtime has; what follows is computed from them.
-        had: what the oracle had in their place.
+        on_observed: told what the oracle had in their place; None keeps it in `had`.
+        on_missing: told of a node that the oracle cannot evaluate, and why; what it gives is taken from `observed`.
+            None, or a value that was not observed: the evaluation ends there.
         unseen: names of the attentions whose weights were not held.
     """
 
@@ -64,6 +66,8 @@ class Run:
     logit_factor: float = 1.0
     own: Mapping[int, Arithmetic] = field(default_factory=dict)
     observed: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    on_observed: Callable[[Node, str, Bounded], None] | None = None
+    on_missing: Callable[[Node, str], None] | None = None
     had: dict[str, Bounded] = field(default_factory=dict)
     seen: list[AttentionSeen] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
@@ -112,15 +116,12 @@ class Program:
                 node = replace(
                     node, logit_factor=run.logit_factor, enter=partial(_enter, dict(known), inside)
                 )
-            known |= _result(node, known, arithmetic)
+            known |= _result_or_observed(node, known, arithmetic, run)
             found = _attention_at(node, known)
             run.seen += found
             if not found and node.operator in ("Attention", *CONTRIB):
                 run.unseen.append(node.name)
-            for name in node.outputs:
-                value = known.get(name)
-                if name in run.observed and isinstance(value, Bounded):
-                    run.had[name], known[name] = value, exact(run.observed[name])
+            known |= _replaced(node, known, run)
             for name in self._last_use.get(index, ()):
                 del known[name]
         return {name: known[name] for name in self.outputs}
@@ -186,6 +187,32 @@ def _result(node: Node, known: Scope, arithmetic: Arithmetic) -> dict[str, Value
         raise UnsupportedOperatorError(f"{node.name}: {node.operator} with {len(node.outputs)} outputs")
     # zip stops at the shorter: an Attention may give more than the graph asks for, and "" asks for nothing.
     return {name: value for name, value in zip(node.outputs, values, strict=False) if name}
+
+
+def _result_or_observed(node: Node, known: Scope, arithmetic: Arithmetic, run: Run) -> dict[str, Value]:
+    try:
+        return _result(node, known, arithmetic)
+    except UnsupportedOperatorError as error:
+        given = [name for name in node.outputs if name]
+        if run.on_missing is None or any(name not in run.observed for name in given):
+            raise
+        run.on_missing(node, str(error))
+        return {name: exact(run.observed[name]) for name in given}
+
+
+def _replaced(node: Node, known: Scope, run: Run) -> dict[str, Value]:
+    """Return what a runtime has in place of a node's outputs, where that was observed."""
+    replaced: dict[str, Value] = {}
+    for name in node.outputs:
+        value = known.get(name)
+        if name not in run.observed or not isinstance(value, Bounded):
+            continue
+        if run.on_observed is None:
+            run.had[name] = value
+        else:
+            run.on_observed(node, name, value)
+        replaced[name] = exact(run.observed[name])
+    return replaced
 
 
 def _attention_at(node: Node, known: Scope) -> list[AttentionSeen]:

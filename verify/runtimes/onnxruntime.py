@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,12 +26,16 @@ from onnx_attest.verify.runtimes.base import (
 )
 
 if TYPE_CHECKING:
+    import onnx
     import onnxruntime as ort
 
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
 # Errors reach us as exceptions; ORT's own log would say them a second time on stderr.
 _FATAL_ONLY = 4
+_LARGE = (
+    2**27
+)  # bytes of a tensor from which on it is kept beside an optimised graph, which has to stay below 2 GiB
 _WARNINGS = 2  # ORT's default
 # The smallest model there is, `g (float[1] x) => (float[1] y) { y = Identity (x) }` at opset 18, serialised: a
 # process that only runs an artifact needs no onnx to ask a provider whether it works.
@@ -95,6 +100,33 @@ class OrtRuntime:
         placement = _placement(session, self.provider)
         _refuse_fallback(placement, self.provider)
         return OrtSession(session, placement, device="cuda" if self.provider == _CUDA else "cpu")
+
+    def rewritten(self, artifact: Artifact, *, threads: int | None = None) -> onnx.ModelProto:
+        """Return the graph that ONNX Runtime's optimiser makes of the file: fused nodes, other layouts.
+
+        Raises:
+            Exception: whatever ONNX Runtime raises when it opens the file.
+        """
+        import onnx
+        import onnxruntime
+
+        with tempfile.TemporaryDirectory() as folder:
+            options, path = self._options(threads), Path(folder) / "rewritten.onnx"
+            options.optimized_model_filepath = str(path)
+            options.add_session_config_entry(
+                "session.optimized_model_external_initializers_file_name", "weights.bin"
+            )
+            options.add_session_config_entry(
+                "session.optimized_model_external_initializers_min_size_in_bytes", str(_LARGE)
+            )
+            onnxruntime.InferenceSession(
+                str(artifact.path), options, providers=[(self.provider, dict(self.provider_options))]
+            )
+            return onnx.load(path)
+
+    def as_written(self) -> OrtRuntime:
+        """Return the same without optimisations."""
+        return replace(self, optimise=False)
 
     def _options(self, threads: int | None) -> ort.SessionOptions:
         import onnxruntime
