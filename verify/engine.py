@@ -10,6 +10,7 @@ from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES, Arithmetic, profile
 from onnx_attest.verify.asked_got import compare_asked_and_got
 from onnx_attest.verify.blame import EXPORTER, MODULE
+from onnx_attest.verify.by_node import judged_by_nodes, with_culprit
 from onnx_attest.verify.cases import case_of_axes, longest_axis, plan_cases, without_unreachable
 from onnx_attest.verify.cell import (
     Cell,
@@ -29,6 +30,7 @@ from onnx_attest.verify.finding_records import finding_record, finding_records
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import Tolerance
 from onnx_attest.verify.gauge import COARSEST_SUMS, LARGEST, Gauge
+from onnx_attest.verify.inspection import Inspection
 from onnx_attest.verify.known import Known, built_in
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import Evaluation
@@ -146,6 +148,7 @@ class _Verification:
         self._softmax: list[SoftmaxSeen] = []
         self._looks: dict[str, Look] = {}
         self._places: dict[str, Places | None] = {}
+        self._inspections: dict[str, Inspection | str] = {}
         self._unreached: list[float] = []
         self._unseen: dict[str, str] = {}
         self._related = ""
@@ -250,6 +253,8 @@ class _Verification:
             cell, outputs = run_cell(self._subject, stage, case, inputs, evaluation, gauge, relations)
             if outputs is not None and cell.unbounded:
                 cell, evaluation = self._in_pieces(stage, cell, inputs, outputs, evaluation)
+            if outputs is not None:
+                cell = self._by_nodes(stage, cell, inputs, outputs)
             self._cells.append(excuse(cell, self._plan.known))
             if outputs is not None and not isinstance(evaluation, str):
                 self._look(stage, case, inputs, outputs, evaluation)
@@ -271,6 +276,39 @@ class _Verification:
             return because(cell, judged), evaluation
         judgement, pieces = judged
         return with_pieces(self._subject, stage, cell, judgement, len(places.names) + 1), pieces
+
+    def _by_nodes(self, stage: Stage, cell: Cell, inputs: Tensors, outputs: Tensors) -> Cell:
+        """Return a cell without a verdict judged by its nodes, and a runtime's first failed one with its culprit."""
+        failed = cell.record.verdict == "failed" and stage.name not in self._inspections
+        if stage.name == MODULE or not (failed or cell.record.verdict == "inconclusive"):
+            return cell
+        if self._subject.expected.source != "graph" or excuse(cell, self._plan.known).record.known:
+            return cell
+        try:
+            inspection = self._inspection(stage)
+            if isinstance(inspection, str):
+                return because(cell, inspection)
+            self._step(stage.name, "node by node")
+            inspected = inspection.look(inputs, outputs, stage.arithmetic)
+            own = inspection.look_at_own(inputs, inspected, stage.arithmetic) if inspected.walk.bad else None
+        except Exception as error:  # noqa: BLE001 - the cell stays what it is, and says what was tried
+            return because(cell, describe(error))
+        judged = with_culprit if failed else judged_by_nodes
+        return judged(cell, inspected, own)
+
+    def _inspection(self, stage: Stage) -> Inspection | str:
+        """Return how to look into a runtime, or why that is not possible."""
+        if stage.name not in self._inspections:
+            try:
+                model = self._subject.signature.model
+                self._inspections[stage.name] = Inspection.of(
+                    self._artifact, model, stage.runtime, self._plan.threads
+                )
+            except Exception as error:  # noqa: BLE001 - whatever a runtime raises
+                self._inspections[stage.name] = (
+                    f"a copy that gives every value does not open: {describe(error)}"
+                )
+        return self._inspections[stage.name]
 
     def _recomputed(self, stage: Stage) -> dict[str, Bounded]:
         """Return the constants of the file that torch computes anew: it runs the module."""

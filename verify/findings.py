@@ -290,6 +290,21 @@ _TABLE = (
         "Look at the constant it names: the scale of the scores, or a factor on the output.",
     ),
     Code(
+        "OA313", "error", "A node is farther from its exact result than rounding can explain, given what it was given",
+        "Each node is held against its own bound with the runtime's own inputs, so this is where the error came in: what "
+        "follows the node only passes it on.",
+        "LayerNormalization with an epsilon of 1e-3 instead of 1e-5.",
+        "Look at this node: its attributes and constants in the file, and the runtime's kernel for it. Where the runtime "
+        "rewrites the graph and no node of the rewritten one is off, the rewriting itself is wrong.",
+    ),
+    Code(
+        "OA314", "note", "Every node is within its own bound",
+        "The outputs are farther off than correct implementations are, and no single node says why: small errors, each "
+        "allowed, add up, or the graph is ill-conditioned here.",
+        "A kernel that rounds its sums in one direction.",
+        "Compare with other runtimes on the same inputs: if all of them are off, the graph amplifies rounding there.",
+    ),
+    Code(
         "OA312", "note", "The runtime computed in another arithmetic than declared",
         "Its results are closer to exact, or farther, than the format of the graph says; on another machine they will differ.",
         "A float16 graph that a CPU runtime computes in fp32 between casts.",

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from onnx_attest.export.artifact import Artifact
-from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
 from onnx_attest.verify.nodewise import Walk, walk
+from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import GraphOracle, without_functions
+from onnx_attest.verify.oracle.kernels import Kernel
+from onnx_attest.verify.oracle.ops.operator import Node
 from onnx_attest.verify.probe import with_every_output
 from onnx_attest.verify.runtimes.base import Runtime, Session, Tensors
+
+Arrays = Mapping[str, NDArray[Any]]
+_DOUBLE = replace(PROFILES["fp64"], kernel=Kernel("float64", working=np.float64, storing=np.float64))
+"""Values alone: bounds are not asked for."""
+_FOLDED = 2.0**-10
+"""Two evaluations of one value differ by this share of the largest element at most: constants are folded in float32."""
 
 
 @runtime_checkable
@@ -35,25 +45,34 @@ class Inspected:
     """One run looked into.
 
     Attributes:
+        walk: of the file's own graph, from one value that the runtime shows to the next.
         changed: outputs that come out with other bits when every node is looked at: what the nodes gave then is not
             what they give otherwise.
+        values: what the runtime has inside.
     """
 
     walk: Walk
-    changed: tuple[str, ...] = ()
+    changed: tuple[str, ...]
+    values: Tensors
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Inspection:
     """A copy of the graph that a runtime runs, which gives every value in it.
 
+    A runtime that rewrites the graph shows the values of its own one. Those of them that stand for a value of the
+    file's graph, the anchors, cut that graph into short pieces, and the pieces are held against the file; the nodes
+    of the rewritten graph say whether a kernel is at fault or the rewriting.
+
     Attributes:
-        rewritten: whether the graph is the runtime's own, and not the file's.
+        file: the oracle of the file's graph.
+        own: the oracle of the rewritten one, None where the runtime runs the file as it is.
     """
 
-    oracle: GraphOracle
+    file: GraphOracle
+    own: GraphOracle | None
     session: Session
-    rewritten: bool
+    _anchors: frozenset[str] | None = None
 
     @staticmethod
     def of(artifact: Artifact, model: onnx.ModelProto, runtime: Runtime, threads: int | None) -> Inspection:
@@ -62,15 +81,15 @@ class Inspection:
         Raises:
             Exception: whatever the runtime raises when it opens the copy.
         """
-        rewritten = isinstance(runtime, Rewriting) and runtime.as_written() != runtime
-        if rewritten:
-            assert isinstance(runtime, Rewriting)
-            model, runtime = runtime.rewritten(artifact, threads=threads), runtime.as_written()
         model = without_functions(model)
+        file, own = GraphOracle(model), None
+        if isinstance(runtime, Rewriting) and runtime.as_written() != runtime:
+            model, runtime = runtime.rewritten(artifact, threads=threads), runtime.as_written()
+            own = GraphOracle(model)
         session = runtime.open(artifact, model=with_every_output(model), threads=threads)
-        return Inspection(GraphOracle(model), session, rewritten)
+        return Inspection(file, own, session)
 
-    def look(self, inputs: Mapping[str, NDArray[Any]], outputs: Tensors, arithmetic: Arithmetic) -> Inspected:
+    def look(self, inputs: Arrays, outputs: Tensors, arithmetic: Arithmetic) -> Inspected:
         """Return what becomes of the nodes for these inputs; `outputs` are those of a run that nobody looked into.
 
         Raises:
@@ -79,7 +98,50 @@ class Inspection:
         """
         values = {name: value for name, value in self.session.run(inputs).items() if value.dtype != object}
         changed = tuple(name for name in outputs if name in values and not _same(outputs[name], values[name]))
-        return Inspected(walk(self.oracle, inputs, values, arithmetic), changed)
+        anchors = self._anchors_among(inputs, values)
+        shown = {name: value for name, value in values.items() if name in anchors}
+        return Inspected(walk(self.file, inputs, shown, arithmetic), changed, values)
+
+    def look_at_own(self, inputs: Arrays, inspected: Inspected, arithmetic: Arithmetic) -> Walk | None:
+        """Return what becomes of the nodes of the rewritten graph, None where the runtime rewrites nothing."""
+        return None if self.own is None else walk(self.own, inputs, inspected.values, arithmetic)
+
+    def _anchors_among(self, inputs: Arrays, values: Arrays) -> frozenset[str]:
+        """Return the values of the rewritten graph that have the meaning their name has in the file.
+
+        An optimiser may give a name to something else, the same numbers in another layout for example. So both graphs
+        are evaluated in float64, where they agree but for constants that were folded in a shorter format.
+        """
+        if self.own is None:
+            return frozenset(values)
+        if self._anchors is None:
+            mine, theirs = _exact_values(self.file, inputs, values), _exact_values(self.own, inputs, values)
+            alike = {name for name in mine if name in theirs and _alike(mine[name], theirs[name])}
+            self._anchors = frozenset(alike | set(self.file.outputs))
+        return self._anchors
+
+
+def _exact_values(oracle: GraphOracle, inputs: Arrays, values: Arrays) -> Tensors:
+    """Return what a graph has in float64 under the names of `values`, as far as the oracle can evaluate it."""
+    seen: Tensors = {}
+
+    def keep(node: Node, name: str, value: Bounded) -> None:
+        seen[name] = value.value
+
+    def miss(node: Node, reason: str) -> None:
+        """Leave it out: what follows is computed from the runtime's own value, and compared as well."""
+
+    oracle.evaluate(inputs, _DOUBLE, observed=values, follow=False, on_observed=keep, on_missing=miss)
+    return seen
+
+
+def _alike(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    if a.shape != b.shape:
+        return False
+    if a.dtype != np.float64 or b.dtype != np.float64:
+        return bool(np.array_equal(a, b))
+    size = float(np.abs(a[np.isfinite(a)]).max(initial=0.0))
+    return bool(np.allclose(a, b, rtol=0.0, atol=_FOLDED * size, equal_nan=True))
 
 
 def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:

@@ -111,6 +111,7 @@ class GraphOracle:
         constants: Mapping[str, Bounded] = MappingProxyType({}),
         logit_factor: float = 1.0,
         observed: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+        follow: bool = True,
         on_observed: Callable[[Node, str, Bounded], None] | None = None,
         on_missing: Callable[[Node, str], None] | None = None,
     ) -> Evaluation:
@@ -122,6 +123,7 @@ class GraphOracle:
             constants: instead of the file's own, by name.
             logit_factor: on what goes into each softmax.
             observed: values that a runtime has inside the graph; what follows is computed from them, without error.
+            follow: False: the observed values are looked at, and what follows is computed from the oracle's own.
             on_observed: see `Run`.
             on_missing: see `Run`.
 
@@ -135,7 +137,7 @@ class GraphOracle:
             stored = arithmetic.kernel.stored
             held = {name: Bounded(stored(c.value) if c.is_float else c.value) for name, c in held.items()}
         known = {name: given(value) for name, value in inputs.items()} | held
-        run = Run(arithmetic, logit_factor, self._own, observed, on_observed, on_missing)
+        run = Run(arithmetic, logit_factor, self._own, observed, follow, on_observed, on_missing)
         with np.errstate(all="ignore"):  # overflow and NaN are results, and are compared by position
             outputs = self._program.run(known, run)
         tensors = {name: value for name, value in outputs.items() if isinstance(value, Bounded)}

@@ -55,10 +55,10 @@ class Run:
 
     Attributes:
         own: arithmetic of single nodes, by their place.
-        observed: values that a runtime has; what follows is computed from them.
+        observed: values that a runtime has; what follows is computed from them, if `follow`.
         on_observed: told what the oracle had in their place; None keeps it in `had`.
-        on_missing: told of a node that the oracle cannot evaluate, and why; what it gives is taken from `observed`.
-            None, or a value that was not observed: the evaluation ends there.
+        on_missing: told of a node that the oracle cannot evaluate, and why; what it gives is taken from `observed`, and
+            is missing in turn where that does not have it. None: the evaluation ends there.
         unseen: names of the attentions whose weights were not held.
     """
 
@@ -66,6 +66,7 @@ class Run:
     logit_factor: float = 1.0
     own: Mapping[int, Arithmetic] = field(default_factory=dict)
     observed: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    follow: bool = True
     on_observed: Callable[[Node, str, Bounded], None] | None = None
     on_missing: Callable[[Node, str], None] | None = None
     had: dict[str, Bounded] = field(default_factory=dict)
@@ -123,8 +124,8 @@ class Program:
                 run.unseen.append(node.name)
             known |= _replaced(node, known, run)
             for name in self._last_use.get(index, ()):
-                del known[name]
-        return {name: known[name] for name in self.outputs}
+                known.pop(name, None)
+        return {name: known[name] for name in self.outputs if name in known}
 
     def _last_uses(self) -> dict[int, list[str]]:
         """Return, for each node, the values that nothing needs after it: they are dropped there."""
@@ -178,6 +179,8 @@ def _result(node: Node, known: Scope, arithmetic: Arithmetic) -> dict[str, Value
     operator = OPERATORS.get(node.operator)
     if operator is None:
         raise UnsupportedOperatorError(f"the oracle does not have the operator {node.operator}")
+    if lost := [name for name in node.inputs if name and name not in known]:
+        raise UnsupportedOperatorError(f"{node.name}: {lost[0]} is not known")
     try:
         values = operator(node, [known[name] if name else None for name in node.inputs], arithmetic)
         node.refuse_unasked()
@@ -193,11 +196,10 @@ def _result_or_observed(node: Node, known: Scope, arithmetic: Arithmetic, run: R
     try:
         return _result(node, known, arithmetic)
     except UnsupportedOperatorError as error:
-        given = [name for name in node.outputs if name]
-        if run.on_missing is None or any(name not in run.observed for name in given):
+        if run.on_missing is None:
             raise
         run.on_missing(node, str(error))
-        return {name: exact(run.observed[name]) for name in given}
+        return {name: exact(run.observed[name]) for name in node.outputs if name in run.observed}
 
 
 def _replaced(node: Node, known: Scope, run: Run) -> dict[str, Value]:
@@ -211,7 +213,8 @@ def _replaced(node: Node, known: Scope, run: Run) -> dict[str, Value]:
             run.had[name] = value
         else:
             run.on_observed(node, name, value)
-        replaced[name] = exact(run.observed[name])
+        if run.follow:
+            replaced[name] = exact(run.observed[name])
     return replaced
 
 

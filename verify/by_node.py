@@ -1,0 +1,96 @@
+"""What node-by-node looks make of a cell: a verdict where the whole graph has no bound, a culprit where it failed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from onnx_attest.verify.cell import Cell
+from onnx_attest.verify.findings import Finding, finding
+from onnx_attest.verify.inspection import Inspected
+from onnx_attest.verify.nodewise import Walk
+from onnx_attest.verify.records import Verdict, finite
+
+_NAMED = 3
+NEED_NO_BOUND = ("OA310", "OA311", "OA501")
+"""Codes of gates that judge the outputs end to end without the bound: what they found stands."""
+
+
+def judged_by_nodes(cell: Cell, inspected: Inspected, own: Walk | None) -> Cell:
+    """Return a cell without a verdict end to end, judged by its nodes; `own` walks the graph as it was rewritten."""
+    walk = inspected.walk
+    kept = tuple(item for item in cell.findings if item.code in NEED_NO_BOUND)
+    culprit = () if not walk.bad else (named(walk, own),)
+    found: tuple[Finding, ...] = (*culprit, *kept)
+    open_questions = _open_questions(inspected)
+    verdict: Verdict = "failed" if found else "inconclusive" if open_questions else "passed"
+    if verdict == "inconclusive":
+        found = (finding("OA802", open_questions),)
+    worst = walk.worst
+    proof = {
+        "max_err_over_tau": finite(worst.ratio if worst else 0.0),
+        "pieces": float(len(walk.seen)),
+    }
+    record = msgspec.structs.replace(
+        cell.record,
+        verdict=verdict,
+        reason="; ".join(item.message for item in found),
+        findings=tuple(dict.fromkeys(item.code for item in found)),
+        gates={**cell.record.gates, "proof": proof},
+        worst_output=worst.output if worst else "",
+    )
+    return replace(cell, record=record, findings=found, unbounded=False)
+
+
+def with_culprit(cell: Cell, inspected: Inspected, own: Walk | None) -> Cell:
+    """Return a failed cell with the first bad node named, or with the note that no node is at fault."""
+    if inspected.changed:
+        return cell
+    if inspected.walk.bad:
+        item = named(inspected.walk, own)
+    elif not _open_questions(inspected) and {one.code for one in cell.findings} <= {"OA310"}:
+        item = finding(
+            "OA314", f"all {len(inspected.walk.seen)} values that were looked at are within their own bounds"
+        )
+    else:
+        return cell
+    found = (*cell.findings, item)
+    codes = tuple(dict.fromkeys(one.code for one in found))
+    return replace(cell, record=msgspec.structs.replace(cell.record, findings=codes), findings=found)
+
+
+def named(walk: Walk, own: Walk | None) -> Finding:
+    """Return the finding about the first bad node: of the rewritten graph if one is there, else it is the rewriting."""
+    if own is not None and not own.bad:
+        first = walk.bad[0]
+        text = f"{first.output}, which {first.node} ({first.operator}) gives in the file: {_words(first.findings)}"
+        more = "; every node of the graph that was made of it is within its bound"
+        return finding("OA313", text + more, blame="optimiser", node=first.node)
+    bad = walk.bad if own is None else own.bad
+    first = bad[0]
+    others = {one.node for one in bad} - {first.node}
+    more = f" (and {len(others)} more nodes)" if others else ""
+    text = f"the first bad node is {first.node} ({first.operator}): {_words(first.findings)}{more}"
+    return finding("OA313", text, blame="kernel", node=first.node)
+
+
+def _words(findings: tuple[Finding, ...]) -> str:
+    return findings[0].message
+
+
+def _open_questions(inspected: Inspected) -> str:
+    """Return what was not proven of the nodes, "" if all was."""
+    walk = inspected.walk
+    if inspected.changed:
+        return (
+            f"a copy of the graph that gives every value gives other bits for {', '.join(inspected.changed)}"
+        )
+    if walk.missing:
+        reasons = list(dict.fromkeys(walk.missing.values()))
+        more = f" and {len(reasons) - _NAMED} more" if len(reasons) > _NAMED else ""
+        return f"{len(walk.missing)} nodes have no exact result: {'; '.join(reasons[:_NAMED])}{more}"
+    without = [one for one in walk.seen if one.unbounded]
+    if without:
+        return f"{without[0].node} ({without[0].operator}) and {len(without) - 1} more have no bound even on their own"
+    return ""
