@@ -36,6 +36,8 @@ _STEP = 2.0**-12
 _TINY = 2.0**-200  # its inverse, squared twice, is still a number
 _LINEAR = 0.3  # the derivative says little of a factor that is farther from 1
 _NEARLY_ALL = 0.9
+_FEW_ROWS = 0.5  # of the rows of the outputs are made from different inputs
+_ONE_IN_A_MILLION = 4.75  # standard deviations
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,20 @@ class Yardstick:
             along[one.label] = max(along.get(one.label, 0.0), abs(one.size))
         return replace(bare, pool=worst, pool_along=along)
 
+    @property
+    def least_rms_z(self) -> float:
+        """What the RMS z of the pool counts as at least: where few rows differ, a mean over them says little.
+
+        Of w independent errors the mean square is a chi-squared over w; by Wilson and Hilferty (1931) it stays below
+        the cube of 1 - 2 / (9 w) + z sqrt(2 / (9 w)), and z = 4.75 is exceeded once in a million times.
+        """
+        rows = sum(numbers.size for numbers in self.witnesses.values())
+        different = sum(len(np.unique(numbers)) for numbers in self.witnesses.values())
+        if different > _FEW_ROWS * rows or different == 0:
+            return LEAST_RMS_Z
+        tail = 2 / (9 * different)
+        return LEAST_RMS_Z * (1 - tail + _ONE_IN_A_MILLION * tail**0.5) ** 1.5
+
     def measure(self, actual: Arrays) -> Measured:
         """Return what outputs of the right form come to; those without a number on either side are left out."""
         return Measured(self, noise_of(actual, self.exact, self.arithmetic), self._along(actual))
@@ -172,10 +188,8 @@ class Measured:
     @property
     def limits(self) -> Noise:
         """What the noise of a correct runtime stays below."""
-        pool_ = self.yardstick.pool
-        return Noise(
-            NOISE_FACTOR * max(pool_.rms_z, LEAST_RMS_Z), NOISE_FACTOR * max(pool_.max_z, LEAST_MAX_Z)
-        )
+        pool_, least = self.yardstick.pool, self.yardstick.least_rms_z
+        return Noise(NOISE_FACTOR * max(pool_.rms_z, least), NOISE_FACTOR * max(pool_.max_z, LEAST_MAX_Z))
 
     @property
     def effective_bits(self) -> float | None:
