@@ -50,9 +50,9 @@ def _qualified(node: onnx.NodeProto) -> str:
 
 def _axes(value: onnx.ValueInfoProto) -> Axes:
     return tuple(
-        # Some exporters write -1 for a size that is open.
+        # Some exporters write -1 or 0 for a size that is open, and a question mark for its name.
         dimension.dim_value
         if dimension.HasField("dim_value") and dimension.dim_value >= 0
-        else dimension.dim_param or None
+        else dimension.dim_param.replace("?", "") or None
         for dimension in value.type.tensor_type.shape.dim
     )

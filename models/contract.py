@@ -42,6 +42,7 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for all queries alike, is true where a key may be attended; a floating one is added to the scores, 0 where
             it may and -inf where not.
         inverted: a boolean mask is true where a key may *not* be attended, as torch's `key_padding_mask`.
+        below: integers are from 0 up to here, not included: what they index has that size.
     """
 
     name: str
@@ -50,12 +51,13 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: Role = "data"
     masks: tuple[MaskKind, ...] = ()
     inverted: bool = False
+    below: int = 2
 
     def __post_init__(self) -> None:
         """Refuse what no tensor has.
 
         Raises:
-            ValueError: an unknown dtype, a negative size.
+            ValueError: an unknown dtype, a negative size, no integer to choose from.
         """
         _refuse_unknown(self.name, "role", (self.role,), Role)
         _refuse_unknown(self.name, "mask", self.masks, MaskKind)
@@ -63,6 +65,8 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(
                 f"{self.name}: unknown dtype {self.dtype!r}; there are {', '.join(sorted(DTYPES))}"
             )
+        if self.below < 1:
+            raise ValueError(f"{self.name}: no integer is below {self.below} and from 0 up")
         if any(isinstance(axis, int) and axis < 0 for axis in self.axes):
             raise ValueError(f"{self.name}: a negative size in {list(self.axes)}; a string is a dynamic axis")
 
@@ -77,6 +81,8 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             contract are distinct, so that a swapped axis cannot pass by coincidence.
         empty_rows: what a query row without any key gives: `nan`, `zero`, `mean` (of the values), `never`
             (no accepted mask can empty a row) or `unknown`.
+        batch: axes that count sequences rather than tokens, beside those that are called batch.
+        granularity: sizes of all other axes are multiples of it; a network that halves an image five times takes 32.
         specification: the formula as an ONNX graph in text form, if the module is to be held
             against something other than the graph exported from it. Evaluated in float64.
     """
@@ -86,6 +92,8 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     traced: dict[str, int]
     empty_rows: EmptyRows = "unknown"
     specification: str | None = None
+    batch: tuple[str, ...] = ()
+    granularity: int = 1
 
     def __post_init__(self) -> None:
         """Refuse a contract that contradicts itself.
@@ -112,17 +120,36 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         axes = (axis for spec in self.inputs for axis in spec.axes if isinstance(axis, str))
         yield from dict.fromkeys(axes)
 
+    def is_batch(self, axis: str) -> bool:
+        """Whether an axis counts sequences rather than tokens."""
+        return axis in self.batch or axis.lower().startswith(("batch", "n_batch", "bsz"))
+
     def mask_kinds(self) -> tuple[MaskKind, ...]:
         """Return the mask kinds accepted, `()` if the module takes no mask."""
         return tuple(kind for spec in self.inputs for kind in spec.masks)
 
 
-def guess_input(name: str, axes: tuple[str | int, ...], dtype: str) -> TensorSpec:
-    """Return the spec of an input of which only name, axes and dtype are known.
+def guess_input(
+    name: str, axes: tuple[str | int, ...], dtype: str, *, below: int | None = None, masks: bool = False
+) -> TensorSpec:
+    """Return the spec of an input of which only name, axes and dtype are known, and how a graph uses it.
 
-    A boolean whose last axes are two sequence lengths is an attention mask; floats are taken for tokens, scaled to
-    reach a wanted logit deviation; the rest is data.
+    A mask is what is known to be one, or a boolean of two axes or more that is called so; floats are taken for tokens,
+    scaled to reach a wanted logit deviation; the rest is data.
+
+    Args:
+        name: of the input.
+        axes: of the input.
+        dtype: of the input.
+        below: how many values it may index, None if it indexes nothing that is known.
+        masks: whether it decides which keys are attended.
     """
-    if dtype == "bool" and len(axes) >= 2 and "mask" in name.lower():
-        return TensorSpec(name, axes, dtype, "mask", ("all", "causal", "padding", "holes"))
-    return TensorSpec(name, axes, dtype, "tokens" if dtype == "float" and len(axes) > 1 else "data")
+    called = dtype == "bool" and "mask" in name.lower()
+    if ((masks and dtype != "float") or called) and len(axes) >= 2 and below is None:
+        pairwise = len(axes) > 2 or called
+        kinds: tuple[MaskKind, ...] = (
+            ("all", "causal", "padding", "holes") if pairwise else ("all", "padding", "left-padding", "holes")
+        )
+        return TensorSpec(name, axes, dtype, "mask", kinds)
+    role: Role = "tokens" if dtype == "float" and len(axes) > 1 else "data"
+    return TensorSpec(name, axes, dtype, role, below=below or 2)

@@ -98,11 +98,23 @@ def test_failed_is_1(command, onnx_file):
     assert answer.out.startswith("**failed**")
 
 
+ONE_LENGTH = (
+    "g (float[n, 48] x) => (float[5, 48] y) { s = Constant <value_ints = [5, 48]> ()  y = Reshape (x, s) }"
+)
+
+
 def test_runtime_that_raises_is_1(command, onnx_file):
-    path = onnx_file("g (float[n, 4] x, int64[1] s) => (float[m] y) { y = Reshape (x, s) }")
-    answer = command("verify", path, "--runtime", "onnx-reference")
+    answer = command(
+        "verify", onnx_file(ONE_LENGTH), "--runtime", "onnx-reference", "--input-shapes", "x:[7,48]"
+    )
     assert answer.code == 1
     assert answer.out.startswith("**errored**")
+
+
+def test_guessed_sizes_that_the_file_does_not_take_are_no_fault(command, onnx_file):
+    answer = command("verify", onnx_file(ONE_LENGTH), "--runtime", "onnx-reference")
+    assert answer.code == 3
+    assert "the file does not run at these sizes" in " ".join(answer.out.split())
 
 
 def test_nothing_to_compare_with_is_3(command, onnx_file):

@@ -108,7 +108,7 @@ class Nudged:
 def test_a_copy_that_gives_other_bits_proves_nothing(encoder):
     report = verify(encoder, input_shapes=SHAPES, plan=Plan(runtimes=(Fickle(),)))
     assert {cell.verdict for cell in report.cells} == {"inconclusive"}
-    assert all("gives other bits than the file" in cell.reason for cell in report.cells)
+    assert all("gives other bits" in cell.reason for cell in report.cells)
 
 
 def test_places_are_the_normalisations_that_are_no_outputs(encoder):

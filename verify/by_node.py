@@ -21,7 +21,7 @@ def judged_by_nodes(cell: Cell, inspected: Inspected, own: Walk | None) -> Cell:
     """Return a cell without a verdict end to end, judged by its nodes; `own` walks the graph as it was rewritten."""
     walk = inspected.walk
     kept = tuple(item for item in cell.findings if item.code in NEED_NO_BOUND)
-    culprit = () if not walk.bad else (named(walk, own),)
+    culprit = () if inspected.changed or not walk.bad else (named(walk, own),)
     found: tuple[Finding, ...] = (*culprit, *kept)
     open_questions = _open_questions(inspected)
     verdict: Verdict = "failed" if found else "inconclusive" if open_questions else "passed"

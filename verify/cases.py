@@ -33,6 +33,14 @@ _SIZES: tuple[tuple[str, int | None, int | str], ...] = (
     ("long", 1, 129),
     ("longest", 3, 257),
 )
+_COARSE_SIZES: tuple[tuple[str, int | None, int | str], ...] = (
+    ("single", 1, 1),
+    ("traced", None, "traced"),
+    ("traced+1", None, "traced+1"),
+    ("batch+1", 3, "traced"),
+    ("long", 1, 7),
+)
+"""The same where sizes are multiples of a number: two axes of 7 times 32 are an image already."""
 _ABOUT_LOGITS = ("logits", "overflow")
 _STUDIED_LENGTH, _STUDIED_BATCH = 37, 3
 """Masks and logit scales are varied at this size, so that only one thing changes at a time."""
@@ -49,10 +57,11 @@ def plan_cases(contract: Contract, *, seed: int = 0, attention: bool = True) -> 
     masks = contract.mask_kinds()
     plain = "all" if "all" in masks else (masks[0] if masks else None)
     std = USUAL_STD if attention else None
+    sizes = _SIZES if contract.granularity == 1 else _COARSE_SIZES
     cases = [
-        _case(contract, name, batch, length, plain, std) for name, batch, length in _SIZES
+        _case(contract, name, batch, length, plain, std) for name, batch, length in sizes
     ] if list(contract.symbolic_axes()) else [_case(contract, "fixed", None, "traced", plain, std)]  # fmt: skip
-    studied = (_STUDIED_BATCH, _STUDIED_LENGTH)
+    studied = (_STUDIED_BATCH, _STUDIED_LENGTH if contract.granularity == 1 else "traced")
     cases += [_case(contract, f"mask-{mask}", *studied, mask, std) for mask in masks if mask != plain]
     if attention:
         cases += [_case(contract, "logits", *studied, plain, value) for value in LOGIT_STDS]
@@ -84,7 +93,7 @@ def without_unreachable(
 
 
 def _lengths(contract: Contract) -> int:
-    return sum(not is_batch(axis) for axis in contract.symbolic_axes())
+    return sum(not contract.is_batch(axis) for axis in contract.symbolic_axes())
 
 
 def case_of_axes(
@@ -119,9 +128,10 @@ def _sizes(contract: Contract, batch: int | None, length: int | str) -> dict[str
     sizes: dict[str, int] = {}
     for offset, axis in enumerate(contract.symbolic_axes()):
         wanted, keep = _wanted(contract, axis, offset, batch, length)
-        while not keep and (wanted in taken or wanted in sizes.values()):
+        step = 1 if contract.is_batch(axis) else contract.granularity
+        while not keep and (wanted * step in taken or wanted * step in sizes.values()):
             wanted += 1
-        sizes[axis] = wanted
+        sizes[axis] = wanted * step
     return sizes
 
 
@@ -129,26 +139,23 @@ def _wanted(
     contract: Contract, axis: str, offset: int, batch: int | None, length: int | str
 ) -> tuple[int, bool]:
     traced = contract.traced[axis]
+    if not contract.is_batch(axis):
+        traced = max(1, traced // contract.granularity)
     if length == "one-query":  # the first length is that of the queries
-        first = next(name for name in contract.symbolic_axes() if not is_batch(name))
+        first = next(name for name in contract.symbolic_axes() if not contract.is_batch(name))
         return (
             (1, True)
             if axis == first
             else (batch or traced, False)
-            if is_batch(axis)
+            if contract.is_batch(axis)
             else (13 + 4 * offset, False)
         )
-    if is_batch(axis):
+    if contract.is_batch(axis):
         return (traced, True) if batch is None else (batch, batch == 1)
     if isinstance(length, str):  # "traced", "traced-1", "traced+1"
         return max(1, traced + int(length.removeprefix("traced") or 0)), True
     # Several length axes get several lengths, so that one taken for the other shows.
     return (1, True) if length == 1 else (length + 4 * max(0, offset - 1), False)
-
-
-def is_batch(axis: str) -> bool:
-    """Whether an axis counts sequences rather than tokens, by its name."""
-    return axis.lower().startswith(("batch", "n_batch", "bsz"))
 
 
 def make_inputs(
@@ -193,7 +200,7 @@ def _tensor(
             return np.asarray(_numbers(case.distribution, shape, rng) * factor, floating)
     if spec.dtype == "bool":
         return rng.random(shape) < 0.5
-    return rng.integers(0, 2, shape).astype(np.dtype(spec.dtype))
+    return rng.integers(0, spec.below, shape).astype(np.dtype(spec.dtype))
 
 
 def _numbers(distribution: str, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:

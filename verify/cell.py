@@ -235,6 +235,15 @@ def with_pieces(subject: Subject, stage: Stage, cell: Cell, judgement: Judgement
     )
 
 
+def not_at_these_sizes(cell: Cell, reason: str) -> Cell:
+    """Return an errored cell as skipped: neither the runtime nor the oracle can run the file at sizes we guessed."""
+    if cell.record.verdict != "errored":
+        return cell
+    text = f"the file does not run at these sizes: {reason}; {cell.record.reason}"
+    record = msgspec.structs.replace(cell.record, verdict="skipped", reason=text, findings=("OA806",))
+    return Cell(record, (finding("OA806", text),))
+
+
 def because(cell: Cell, reason: str) -> Cell:
     """Return an inconclusive cell with one more reason why."""
     text = f"{cell.record.reason}; piece by piece: {reason}"

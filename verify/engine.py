@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES, Arithmetic, profile
@@ -20,6 +20,7 @@ from onnx_attest.verify.cell import (
     absent_cell,
     because,
     describe,
+    not_at_these_sizes,
     run_cell,
     with_pieces,
 )
@@ -115,7 +116,31 @@ def verify_artifact(artifact: Artifact, plan: Plan) -> Iterator[AnyRecord]:
 
 def _subject(artifact: Artifact, signature: Signature, plan: Plan) -> Subject:
     tolerance = None if plan.atol is plan.rtol is None else Tolerance(plan.atol or 0.0, plan.rtol or 0.0)
-    return Subject(Identity.of(artifact, signature), signature, Expected(signature), tolerance)
+    expected = Expected(signature)
+    if _is_guess(artifact, plan):
+        signature, expected = _at_sizes_that_fit(signature, expected)
+    return Subject(Identity.of(artifact, signature), signature, expected, tolerance)
+
+
+def _is_guess(artifact: Artifact, plan: Plan) -> bool:
+    """Whether nobody says which sizes the file takes: neither a contract nor the user."""
+    return artifact.manifest is None and plan.axes is None and plan.inputs is None
+
+
+_GRANULARITIES = (1, 8, 16, 32, 64)
+
+
+def _at_sizes_that_fit(signature: Signature, expected: Expected) -> tuple[Signature, Expected]:
+    """Return the same with sizes in multiples of what the graph takes, if it takes any of a few.
+
+    A network that halves an image five times has nothing left of seven pixels.
+    """
+    for granularity in _GRANULARITIES:
+        fitting = signature.in_multiples_of(granularity)
+        tried = expected if granularity == 1 else Expected(fitting)
+        if tried.reason or tried.takes_its_own_sizes():
+            return fitting, tried
+    return signature, expected
 
 
 def _artifact_record(artifact: Artifact, subject: Subject, found: Sequence[Finding]) -> ArtifactRecord:
@@ -254,7 +279,10 @@ class _Verification:
             if outputs is not None and cell.unbounded:
                 cell, evaluation = self._in_pieces(stage, cell, inputs, outputs, evaluation)
             if outputs is not None:
-                cell = self._by_nodes(stage, cell, inputs, outputs)
+                lacking = cell.unbounded or isinstance(evaluation, str)
+                cell = self._by_nodes(stage, cell, inputs, outputs, lacking=lacking)
+            elif isinstance(evaluation, str) and self._fits_nothing:
+                cell = not_at_these_sizes(cell, evaluation)
             self._cells.append(excuse(cell, self._plan.known))
             if outputs is not None and not isinstance(evaluation, str):
                 self._look(stage, case, inputs, outputs, evaluation)
@@ -277,10 +305,21 @@ class _Verification:
         judgement, pieces = judged
         return with_pieces(self._subject, stage, cell, judgement, len(places.names) + 1), pieces
 
-    def _by_nodes(self, stage: Stage, cell: Cell, inputs: Tensors, outputs: Tensors) -> Cell:
+    @cached_property
+    def _fits_nothing(self) -> bool:
+        """Whether sizes are guessed, and the file takes not even those that all others are derived from.
+
+        If it takes those, a dynamic axis that takes no other size is an error of the file.
+        """
+        return _is_guess(self._artifact, self._plan) and not self._subject.expected.takes_its_own_sizes()
+
+    def _by_nodes(
+        self, stage: Stage, cell: Cell, inputs: Tensors, outputs: Tensors, *, lacking: bool
+    ) -> Cell:
         """Return a cell without a verdict judged by its nodes, and a runtime's first failed one with its culprit."""
         failed = cell.record.verdict == "failed" and stage.name not in self._inspections
-        if stage.name == MODULE or not (failed or cell.record.verdict == "inconclusive"):
+        lacking = lacking and cell.record.verdict == "inconclusive"
+        if stage.name == MODULE or not (failed or lacking):
             return cell
         if self._subject.expected.source != "graph" or excuse(cell, self._plan.known).record.known:
             return cell

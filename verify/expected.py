@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +17,7 @@ from onnx_attest.verify.cases import make_inputs, shape_of
 from onnx_attest.verify.footprint import refuse_beyond_memory
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import Evaluation, GraphOracle
+from onnx_attest.verify.oracle.kernels import VALUES_ALONE
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.records import CaseRecord
 from onnx_attest.verify.runtimes.base import Tensors
@@ -73,6 +75,19 @@ class Expected:
         assert gain is not None, f"{case.id}: the deviation cannot be reached"
         return self._make(case, gain)
 
+    def takes_its_own_sizes(self) -> bool:
+        """Whether the oracle can evaluate the graph at the sizes of its contract; a guessed one may not fit."""
+        arithmetic = replace(PROFILES["fp64"], kernel=VALUES_ALONE)
+        case = CaseRecord(name="traced", axes=dict(self._contract.traced), mask=self._plain_mask())
+        try:
+            self.evaluate(self._make(case, 1.0), arithmetic)
+        except UnsupportedOperatorError:
+            return False
+        return True
+
+    def _plain_mask(self) -> str | None:
+        return "all" if "all" in self._contract.mask_kinds() else None
+
     def has_attention(self) -> bool:
         """Whether the oracle recognises an attention, so that there are logits to scale."""
         return not self.reason and self._logit_std(1.0) is not None
@@ -104,9 +119,10 @@ class Expected:
         return None
 
     def _logit_std(self, gain: float) -> float | None:
-        sizes = {axis: size + 16 for axis, size in self._contract.traced.items()}
-        plain = "all" if "all" in self._contract.mask_kinds() else None
-        case = CaseRecord(name="calibration", axes=sizes, mask=plain)
+        step = self._contract.granularity
+        more = 16 if step == 1 else step
+        sizes = {axis: size + more for axis, size in self._contract.traced.items()}
+        case = CaseRecord(name="calibration", axes=sizes, mask=self._plain_mask())
         try:
             arithmetic = PROFILES[OF_DTYPE[self._signature.floating.name]]
             return self.evaluate(self._make(case, gain), arithmetic).logit_std

@@ -386,6 +386,13 @@ _TABLE = (
         "Verify the attention on its own, or give inputs that reach the range (--load-inputs).",
     ),
     Code(
+        "OA806", "note", "The file does not run at sizes that were guessed",
+        "Without a contract nobody says which sizes a file takes. The case is skipped, since neither the runtime nor the "
+        "oracle can run it: those sizes are untested.",
+        "An image network that wants multiples of 32, at 13 x 17.",
+        "Say the sizes that count with --input-shapes, or export with a contract.",
+    ),
+    Code(
         "OA803", "error", "A known failure did not happen",
         "known.toml excuses a failure that is no longer there; the next real one would be excused as well.",
         "An entry for an exporter bug, after the exporter was fixed.",

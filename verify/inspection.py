@@ -15,14 +15,13 @@ from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
 from onnx_attest.verify.nodewise import Walk, walk
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import GraphOracle, without_functions
-from onnx_attest.verify.oracle.kernels import Kernel
+from onnx_attest.verify.oracle.kernels import VALUES_ALONE
 from onnx_attest.verify.oracle.ops.operator import Node
 from onnx_attest.verify.probe import with_every_output
 from onnx_attest.verify.runtimes.base import Runtime, Session, Tensors
 
 Arrays = Mapping[str, NDArray[Any]]
-_DOUBLE = replace(PROFILES["fp64"], kernel=Kernel("float64", working=np.float64, storing=np.float64))
-"""Values alone: bounds are not asked for."""
+_DOUBLE = replace(PROFILES["fp64"], kernel=VALUES_ALONE)
 _FOLDED = 2.0**-10
 """Two evaluations of one value differ by this share of the largest element at most: constants are folded in float32."""
 

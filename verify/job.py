@@ -13,7 +13,7 @@ from pathlib import Path
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, read_artifact
 from onnx_attest.models.entry import Entry
-from onnx_attest.verify.cases import is_batch, make_inputs
+from onnx_attest.verify.cases import make_inputs
 from onnx_attest.verify.engine import Plan
 from onnx_attest.verify.environment import command_line, environment
 from onnx_attest.verify.latency import LatencyJob, measure
@@ -143,7 +143,7 @@ def latency_jobs(artifact: Artifact, seed: int) -> list[LatencyJob]:
     mask = "all" if "all" in contract.mask_kinds() else None
     jobs = []
     for length in LATENCY_LENGTHS:
-        axes = {axis: 1 if is_batch(axis) else length for axis in contract.symbolic_axes()}
+        axes = {axis: 1 if contract.is_batch(axis) else length for axis in contract.symbolic_axes()}
         case = CaseRecord(name="latency", axes=axes, mask=mask, seed=seed)
         jobs.append(LatencyJob(artifact, axes, make_inputs(contract, case, dtype=signature.floating)))
     return jobs

@@ -24,7 +24,7 @@ from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.oracle.bounded import Bounded, Floats, is_floating
 from onnx_attest.verify.oracle.graph import Evaluation
-from onnx_attest.verify.oracle.kernels import Kernel, pool
+from onnx_attest.verify.oracle.kernels import VALUES_ALONE, pool
 
 Arrays = Mapping[str, NDArray[Any]]
 NOISE_FACTOR = 3.0
@@ -115,8 +115,7 @@ class Yardstick:
         exact = evaluate(replace(arithmetic, deviations=True)).outputs if exact is None else exact
         exact = {name: bounded for name, bounded in exact.items() if bounded.is_float}
         # Values alone are enough here, and a kernel makes no bounds.
-        double = Kernel("float64", working=np.float64, storing=np.float64)
-        moved = evaluate(replace(arithmetic, kernel=double), logit_factor=1 + _STEP).outputs
+        moved = evaluate(replace(arithmetic, kernel=VALUES_ALONE), logit_factor=1 + _STEP).outputs
         directions = {
             "all logits": {name: (moved[name].value - exact[name].value) / _STEP for name in exact},
             "all outputs": {name: exact[name].value for name in exact},
@@ -145,7 +144,7 @@ class Yardstick:
         if different > _FEW_ROWS * rows or different == 0:
             return LEAST_RMS_Z
         tail = 2 / (9 * different)
-        return LEAST_RMS_Z * (1 - tail + _ONE_IN_A_MILLION * tail**0.5) ** 1.5
+        return float(LEAST_RMS_Z * (1 - tail + _ONE_IN_A_MILLION * tail**0.5) ** 1.5)
 
     def measure(self, actual: Arrays) -> Measured:
         """Return what outputs of the right form come to; those without a number on either side are left out."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
@@ -16,6 +17,7 @@ from onnx_attest.export.artifact import Artifact, Got
 from onnx_attest.export.observe import dtypes_of, observe
 from onnx_attest.models.contract import DTYPES, Contract, TensorSpec, guess_input
 from onnx_attest.verify.oracle.bounded import is_floating
+from onnx_attest.verify.usage import Uses
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +32,17 @@ class Signature:
     got: Got
     contract: Contract
     dtypes: dict[str, np.dtype[Any]]
+
+    def in_multiples_of(self, granularity: int) -> Signature:
+        """Return the same with every size but those of batches in multiples of a number."""
+        contract = self.contract
+        traced = {
+            axis: size if contract.is_batch(axis) else size * granularity
+            for axis, size in contract.traced.items()
+        }
+        return replace(
+            self, contract=msgspec.structs.replace(contract, traced=traced, granularity=granularity)
+        )
 
     @property
     def floating(self) -> np.dtype[Any]:
@@ -48,10 +61,10 @@ def read_signature(artifact: Artifact) -> Signature:
     got = observe(model)
     dtypes = dtypes_of((*model.graph.input, *model.graph.output))
     kinds = {name: _kind(name, dtypes.get(name)) for name in (*got.inputs, *got.outputs)}
-    return Signature(model, got, _contract(artifact, got, kinds), dtypes)
+    return Signature(model, got, _contract(artifact, model, got, kinds), dtypes)
 
 
-def _contract(artifact: Artifact, got: Got, kinds: dict[str, str]) -> Contract:
+def _contract(artifact: Artifact, model: onnx.ModelProto, got: Got, kinds: dict[str, str]) -> Contract:
     """Return the manifest's contract, or a guess.
 
     A manifest of another file (OA801), or of a file that lost an input or an axis (OA104), does not say what to feed.
@@ -60,7 +73,7 @@ def _contract(artifact: Artifact, got: Got, kinds: dict[str, str]) -> Contract:
     if manifest is None or not _fits(manifest.contract, got, kinds):
         if manifest is not None and manifest.sha256 == artifact.sha256:
             _refuse_other_dtypes(artifact.path, manifest.contract, kinds)
-        return _guess_contract(artifact.path, got, kinds)
+        return _guess_contract(artifact.path, model, got, kinds)
     return manifest.contract
 
 
@@ -122,7 +135,7 @@ def _names(graph: onnx.GraphProto) -> Iterator[object]:
     yield from (tensor.name for tensor in graph.initializer)
 
 
-def _guess_contract(path: Path, got: Got, kinds: dict[str, str]) -> Contract:
+def _guess_contract(path: Path, model: onnx.ModelProto, got: Got, kinds: dict[str, str]) -> Contract:
     """Return a contract for a file that comes with none: every unnamed axis is its own symbolic one.
 
     Raises:
@@ -133,17 +146,47 @@ def _guess_contract(path: Path, got: Got, kinds: dict[str, str]) -> Contract:
         raise UsageError(
             f"{path}: {twice[0]} is listed twice among the inputs and outputs; give each a name of its own"
         )
-    inputs = tuple(guess_input(name, _named(name, got), kinds[name]) for name in got.inputs)
+    uses = Uses(model)
+    inputs = tuple(
+        guess_input(name, _named_input(name, got, kinds), kinds[name], **vars(uses.of(name)))
+        for name in got.inputs
+    )
     outputs = tuple(TensorSpec(name, _named(name, got), kinds[name], "output") for name in got.outputs)
     symbolic = dict.fromkeys(
         axis for spec in (*inputs, *outputs) for axis in spec.axes if isinstance(axis, str)
     )
     fixed = {axis for spec in inputs for axis in spec.axes if isinstance(axis, int)}
-    return Contract(inputs, outputs, _distinct_sizes(list(symbolic), fixed))
+    return Contract(inputs, outputs, _distinct_sizes(list(symbolic), fixed), batch=_batch_axes(inputs))
+
+
+def _batch_axes(inputs: Sequence[TensorSpec]) -> tuple[str, ...]:
+    """Return the axes that are first wherever they are, before two others or before the tokens of integers."""
+    places: dict[str, set[int]] = {}
+    for spec in inputs:
+        for index, axis in enumerate(spec.axes):
+            if isinstance(axis, str):
+                places.setdefault(axis, set()).add(index)
+    first = {
+        spec.axes[0]
+        for spec in inputs
+        if len(spec.axes) > 2 or (len(spec.axes) == 2 and spec.dtype != "float")
+    }
+    return tuple(axis for axis, seen in places.items() if axis in first and seen == {0})
 
 
 def _named(name: str, got: Got) -> tuple[str | int, ...]:
     return tuple(f"{name}_{index}" if axis is None else axis for index, axis in enumerate(got.axes[name]))
+
+
+def _named_input(name: str, got: Got, kinds: dict[str, str]) -> tuple[str | int, ...]:
+    """Return the axes of an input. What has no name has the same size in all integer inputs of as many axes.
+
+    Those are the ids, masks and positions of the same tokens, and nothing else would run.
+    """
+    axes = got.axes[name]
+    if kinds[name] == "float" or len(axes) < 2:
+        return _named(name, got)
+    return tuple(f"tokens_{index}" if axis is None else axis for index, axis in enumerate(axes))
 
 
 def _kind(name: str, dtype: np.dtype[Any] | None) -> str:

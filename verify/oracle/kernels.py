@@ -127,6 +127,10 @@ class Kernel:
             return self.stored(result / total), self.stored(weights)
 
 
+VALUES_ALONE = Kernel("float64", working=np.float64, storing=np.float64)
+"""For evaluations of which only the exact values are wanted: no bounds are made."""
+
+
 def pool(arithmetic: Arithmetic, storing: Any = np.float32) -> tuple[Kernel, ...]:
     """Return the four deliberately different implementations: naive, blocks of 8 with the scale split, online in blocks of 32, sequential.
 

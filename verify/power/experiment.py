@@ -26,7 +26,7 @@ from onnx_attest.verify.expected import Expected
 from onnx_attest.verify.gauge import LARGEST, Gauge
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import GraphOracle
-from onnx_attest.verify.oracle.kernels import Kernel, pool
+from onnx_attest.verify.oracle.kernels import VALUES_ALONE, Kernel, pool
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.power.mutants import Mutant, mutants
 from onnx_attest.verify.records import CORRECT, CaseRecord, CellRecord
@@ -35,7 +35,6 @@ from onnx_attest.verify.signature import Signature, read_signature
 
 STRONG = 4.0
 """A fault beyond this many times the pool's worst error has to be caught."""
-_DOUBLE = Kernel("float64", working=np.float64, storing=np.float64)
 _IN_ROUNDINGS = ("products-tf32", "accumulate-fp16")
 """Classes that are simulated with the working precision's own roundings: their effect is none in float64."""
 _IN_OVERFLOW = ("softmax-no-max",)
@@ -199,7 +198,7 @@ class Bench:
         oracles: Sequence[GraphOracle],
     ) -> Iterator[Trial]:
         gauge = self.gauge(inputs, self._arithmetic)
-        exact = self._values(self._original, inputs, _DOUBLE)
+        exact = self._values(self._original, inputs, VALUES_ALONE)
         worst = self._pool_error(inputs, exact)
         unmutated: Mapping[str, Bounded] | None = None
         for mutant, session, oracle in zip(chosen, sessions, oracles, strict=True):
@@ -228,7 +227,7 @@ class Bench:
         self, mutant: Mutant, oracle: GraphOracle, inputs: Tensors, exact: Mapping[str, Bounded] | None
     ) -> float | None:
         if mutant.fault not in (*_IN_ROUNDINGS, *_IN_OVERFLOW):
-            return _relative(self._values(oracle, inputs, _DOUBLE), exact, exact)
+            return _relative(self._values(oracle, inputs, VALUES_ALONE), exact, exact)
         single = Kernel("working precision", storing=self.signature.floating)
         plain = self._values(self._original, inputs, single)
         effect = _relative(self._values(oracle, inputs, single), plain, exact)
