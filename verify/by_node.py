@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -17,12 +18,11 @@ NEED_NO_BOUND = ("OA310", "OA311", "OA501")
 """Codes of gates that judge the outputs end to end without the bound: what they found stands."""
 
 
-def judged_by_nodes(cell: Cell, inspected: Inspected, own: Walk | None) -> Cell:
-    """Return a cell without a verdict end to end, judged by its nodes; `own` walks the graph as it was rewritten."""
+def judged_by_nodes(cell: Cell, inspected: Inspected, culprit: Finding | None) -> Cell:
+    """Return a cell without a verdict end to end, judged by its nodes."""
     walk = inspected.walk
     kept = tuple(item for item in cell.findings if item.code in NEED_NO_BOUND)
-    culprit = () if inspected.changed or not walk.bad else (named(walk, own),)
-    found: tuple[Finding, ...] = (*culprit, *kept)
+    found = kept if inspected.changed or culprit is None else (culprit, *kept)
     open_questions = _open_questions(inspected)
     verdict: Verdict = "failed" if found else "inconclusive" if open_questions else "passed"
     if verdict == "inconclusive":
@@ -43,12 +43,12 @@ def judged_by_nodes(cell: Cell, inspected: Inspected, own: Walk | None) -> Cell:
     return replace(cell, record=record, findings=found, unbounded=False)
 
 
-def with_culprit(cell: Cell, inspected: Inspected, own: Walk | None) -> Cell:
+def with_culprit(cell: Cell, inspected: Inspected, culprit: Finding | None) -> Cell:
     """Return a failed cell with the first bad node named, or with the note that no node is at fault."""
     if inspected.changed:
         return cell
-    if inspected.walk.bad:
-        item = named(inspected.walk, own)
+    if culprit is not None:
+        item = culprit
     elif not _open_questions(inspected) and {one.code for one in cell.findings} <= {"OA310"}:
         item = finding(
             "OA314", f"all {len(inspected.walk.seen)} values that were looked at are within their own bounds"
@@ -60,12 +60,21 @@ def with_culprit(cell: Cell, inspected: Inspected, own: Walk | None) -> Cell:
     return replace(cell, record=msgspec.structs.replace(cell.record, findings=codes), findings=found)
 
 
-def named(walk: Walk, own: Walk | None) -> Finding:
-    """Return the finding about the first bad node: of the rewritten graph if one is there, else it is the rewriting."""
+def culprit_of(walk: Walk, own: Walk | None, passes: Callable[[], str]) -> Finding | None:
+    """Return the finding about the first bad node, None if no node is bad.
+
+    Args:
+        walk: of the file's graph.
+        own: of the graph that the runtime made of it, None if it runs the file as it is.
+        passes: names the pass of the optimiser that is at fault, asked only if it is the rewriting.
+    """
+    if not walk.bad:
+        return None
     if own is not None and not own.bad:
-        first = walk.bad[0]
+        first, name = walk.bad[0], passes()
+        by = f"; without the pass {name} it is right" if name else "; no single pass is known that mends it"
         text = f"{first.output}, which {first.node} ({first.operator}) gives in the file: {_words(first.findings)}"
-        more = "; every node of the graph that was made of it is within its bound"
+        more = f"; every node of the graph that was made of it is within its bound{by}"
         return finding("OA313", text + more, blame="optimiser", node=first.node)
     bad = walk.bad if own is None else own.bad
     first = bad[0]

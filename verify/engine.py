@@ -10,7 +10,7 @@ from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES, Arithmetic, profile
 from onnx_attest.verify.asked_got import compare_asked_and_got
 from onnx_attest.verify.blame import EXPORTER, MODULE
-from onnx_attest.verify.by_node import judged_by_nodes, with_culprit
+from onnx_attest.verify.by_node import culprit_of, judged_by_nodes, with_culprit
 from onnx_attest.verify.cases import case_of_axes, longest_axis, plan_cases, without_unreachable
 from onnx_attest.verify.cell import (
     Cell,
@@ -31,7 +31,7 @@ from onnx_attest.verify.finding_records import finding_record, finding_records
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import Tolerance
 from onnx_attest.verify.gauge import COARSEST_SUMS, LARGEST, Gauge
-from onnx_attest.verify.inspection import Inspection
+from onnx_attest.verify.inspection import Inspected, Inspection, pass_at_fault
 from onnx_attest.verify.known import Known, built_in
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import Evaluation
@@ -174,6 +174,7 @@ class _Verification:
         self._looks: dict[str, Look] = {}
         self._places: dict[str, Places | None] = {}
         self._inspections: dict[str, Inspection | str] = {}
+        self._guilty: dict[str, Finding | None] = {}
         self._unreached: list[float] = []
         self._unseen: dict[str, str] = {}
         self._related = ""
@@ -329,11 +330,26 @@ class _Verification:
                 return because(cell, inspection)
             self._step(stage.name, "node by node")
             inspected = inspection.look(inputs, outputs, stage.arithmetic)
-            own = inspection.look_at_own(inputs, inspected, stage.arithmetic) if inspected.walk.bad else None
+            culprit = self._culprit(stage, inspection, inspected, inputs)
         except Exception as error:  # noqa: BLE001 - the cell stays what it is, and says what was tried
             return because(cell, describe(error))
         judged = with_culprit if failed else judged_by_nodes
-        return judged(cell, inspected, own)
+        return judged(cell, inspected, culprit)
+
+    def _culprit(
+        self, stage: Stage, inspection: Inspection, inspected: Inspected, inputs: Tensors
+    ) -> Finding | None:
+        """Return the first bad node, once a runtime: which pass is at fault takes a dozen sessions to find."""
+        if not inspected.walk.bad:
+            return None
+        if stage.name not in self._guilty:
+            own = inspection.look_at_own(inputs, inspected, stage.arithmetic)
+            model, threads = self._subject.signature.model, self._plan.threads
+            ask = partial(
+                pass_at_fault, self._artifact, model, stage.runtime, inputs, stage.arithmetic, threads
+            )
+            self._guilty[stage.name] = culprit_of(inspected.walk, own, ask)
+        return self._guilty[stage.name]
 
     def _inspection(self, stage: Stage) -> Inspection | str:
         """Return how to look into a runtime, or why that is not possible."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +17,7 @@ from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import GraphOracle, without_functions
 from onnx_attest.verify.oracle.kernels import VALUES_ALONE
 from onnx_attest.verify.oracle.ops.operator import Node
+from onnx_attest.verify.passes import guilty_pass
 from onnx_attest.verify.probe import with_every_output
 from onnx_attest.verify.runtimes.base import Runtime, Session, Tensors
 
@@ -36,6 +37,10 @@ class Rewriting(Protocol):
 
     def as_written(self) -> Runtime:
         """Return the same runtime without any rewriting."""
+        ...
+
+    def without(self, passes: Sequence[str]) -> Runtime:
+        """Return the same runtime without some of its rewritings."""
         ...
 
 
@@ -118,6 +123,30 @@ class Inspection:
             alike = {name for name in mine if name in theirs and _alike(mine[name], theirs[name])}
             self._anchors = frozenset(alike | set(self.file.outputs))
         return self._anchors
+
+
+def pass_at_fault(
+    artifact: Artifact,
+    model: onnx.ModelProto,
+    runtime: Runtime,
+    inputs: Arrays,
+    arithmetic: Arithmetic,
+    threads: int | None,
+) -> str:
+    """Return the pass of a runtime's optimiser without which no node is bad, "" if there is no single one.
+
+    Raises:
+        Exception: whatever the runtime raises without some of its passes.
+    """
+    if not isinstance(runtime, Rewriting):
+        return ""
+
+    def is_right(passes: Sequence[str]) -> bool:
+        thinner = runtime.without(passes)
+        outputs = thinner.open(artifact, threads=threads).run(inputs)
+        return not Inspection.of(artifact, model, thinner, threads).look(inputs, outputs, arithmetic).walk.bad
+
+    return guilty_pass(is_right)
 
 
 def _exact_values(oracle: GraphOracle, inputs: Arrays, values: Arrays) -> Tensors:

@@ -6,7 +6,7 @@ import ctypes
 import importlib.metadata
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -52,6 +52,7 @@ class OrtRuntime:
     Attributes:
         optimise: whether ORT's graph optimisations are on, as they are by default.
         profiles: the arithmetic for each dtype of a graph.
+        disabled: passes of the optimiser that are switched off.
     """
 
     name: str
@@ -59,6 +60,7 @@ class OrtRuntime:
     provider_options: Mapping[str, str] = field(default_factory=dict)
     optimise: bool = True
     profiles: Mapping[str, str] = field(default_factory=lambda: OF_DTYPE)
+    disabled: tuple[str, ...] = ()
 
     def arithmetic(self, dtype: str) -> str:
         """Return the declared profile; on a CPU, ORT computes most of a half-precision graph in fp32, with casts."""
@@ -93,6 +95,7 @@ class OrtRuntime:
                 str(artifact.path) if model is None else model,
                 self._options(threads),
                 providers=[(self.provider, dict(self.provider_options))],
+                disabled_optimizers=list(self.disabled),
                 enable_fallback=0,  # else a run that fails on CUDA is repeated on the CPU, with a print
             )
         except _not_implemented() as error:  # no kernel for an operator or a dtype: its own refusal
@@ -120,13 +123,20 @@ class OrtRuntime:
                 "session.optimized_model_external_initializers_min_size_in_bytes", str(_LARGE)
             )
             onnxruntime.InferenceSession(
-                str(artifact.path), options, providers=[(self.provider, dict(self.provider_options))]
+                str(artifact.path),
+                options,
+                providers=[(self.provider, dict(self.provider_options))],
+                disabled_optimizers=list(self.disabled),
             )
             return onnx.load(path)
 
     def as_written(self) -> OrtRuntime:
         """Return the same without optimisations."""
         return replace(self, optimise=False)
+
+    def without(self, passes: Sequence[str]) -> OrtRuntime:
+        """Return the same without some passes of the optimiser."""
+        return replace(self, disabled=tuple(passes))
 
     def _options(self, threads: int | None) -> ort.SessionOptions:
         import onnxruntime
