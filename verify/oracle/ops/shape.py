@@ -1,48 +1,61 @@
-"""Operators that move numbers without changing them: values and errors go the same way."""
+"""Operators that give numbers another shape or order without changing them, and those that tell a shape."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-import onnx
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
-from onnx_attest.verify.oracle.bounded import Array, Bounded, exact
+from onnx_attest.verify.oracle.bounded import Array, Bounded
+from onnx_attest.verify.oracle.ops.moving import moving, placing, whole
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
     UnsupportedOperatorError,
-    integers,
     optional,
     required,
     tensors,
 )
-
-Mover = Callable[[Node, Inputs, Array], Array]
-
-
-def _moving(move: Mover) -> Operator:
-    """Return the operator that applies `move` to the value and to the error of its first input."""
-
-    def operator(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-        return [required(inputs, 0).moved(lambda array: move(node, inputs, array))]
-
-    return operator
+from onnx_attest.verify.oracle.values import Value
 
 
-def _identity(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-    return [required(inputs, 0)]
+def _identity(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Value]:
+    """Return the input as it is: a tensor, a sequence, or an optional."""
+    return [inputs[0]]
+
+
+def _dropout(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+    """Dropout of inference: nothing is dropped, and the mask says so since opset 12."""
+    a = required(inputs, 0)
+    if _drops(node, inputs):
+        raise UnsupportedOperatorError("Dropout in training: what it drops is random")
+    for irrelevant in ("seed", "ratio", "consumed_inputs"):
+        node.get(irrelevant)
+    return [a, Bounded(np.ones(a.value.shape, np.bool_))] if node.opset >= 12 else [a]
+
+
+def _drops(node: Node, inputs: Inputs) -> bool:
+    if node.opset < 7:
+        return not node.get("is_test", 0) and node.get("ratio", 0.5) != 0
+    if node.opset < 12 or optional(inputs, 2) is None or not placing(inputs, 2).any():
+        return False
+    return optional(inputs, 1) is None or bool(placing(inputs, 1).any())
 
 
 def _reshape(node: Node, inputs: Inputs, array: Array) -> Array:
-    sizes = integers(inputs, 1)
+    node.get("consumed_inputs")  # of opset 1, about memory
+    sizes = whole(inputs, 1) if node.opset >= 5 else list(node.get("shape", ()))
     if not node.get("allowzero", 0):
         sizes = [array.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)]
     return array.reshape(sizes)
+
+
+def _flatten(node: Node, inputs: Inputs, array: Array) -> Array:
+    axis = node.get("axis", 1)
+    rows = array.shape[: axis + array.ndim if axis < 0 else axis]
+    columns = array.shape[len(rows) :]
+    return array.reshape(np.prod(rows, dtype=np.int64), np.prod(columns, dtype=np.int64))
 
 
 def _transpose(node: Node, inputs: Inputs, array: Array) -> Array:
@@ -50,13 +63,22 @@ def _transpose(node: Node, inputs: Inputs, array: Array) -> Array:
 
 
 def _expand(node: Node, inputs: Inputs, array: Array) -> Array:
-    return np.broadcast_to(array, np.broadcast_shapes(array.shape, tuple(integers(inputs, 1))))
+    return np.broadcast_to(array, np.broadcast_shapes(array.shape, tuple(whole(inputs, 1))))
+
+
+def _tile(node: Node, inputs: Inputs, array: Array) -> Array:
+    repeats = whole(inputs, 1)
+    if node.opset < 6:  # so many tiles along one axis
+        (tiles,), (axis,) = repeats, whole(inputs, 2)
+        repeats = [1] * array.ndim
+        repeats[axis] = tiles
+    if len(repeats) != array.ndim:
+        raise UnsupportedOperatorError(f"Tile with {len(repeats)} repeats of {array.ndim} axes")
+    return np.tile(array, repeats)
 
 
 def _unsqueeze(node: Node, inputs: Inputs, array: Array) -> Array:
-    axes = _given_axes(node, inputs) or []
-    rank = array.ndim + len(axes)
-    return np.expand_dims(array, tuple(axis % rank for axis in axes))
+    return np.expand_dims(array, tuple(_given_axes(node, inputs) or ()))
 
 
 def _squeeze(node: Node, inputs: Inputs, array: Array) -> Array:
@@ -67,48 +89,62 @@ def _squeeze(node: Node, inputs: Inputs, array: Array) -> Array:
 def _given_axes(node: Node, inputs: Inputs) -> list[int] | None:
     """Return the axes: an attribute before opset 13, an input since."""
     if optional(inputs, 1) is not None:
-        return integers(inputs, 1)
+        return whole(inputs, 1)
     return node.get("axes")  # type: ignore[no-any-return]
 
 
-def _slice(node: Node, inputs: Inputs, array: Array) -> Array:
-    if optional(inputs, 1) is None:  # before opset 10
-        raise UnsupportedOperatorError("Slice with attributes, before opset 10")
-    starts, ends = integers(inputs, 1), integers(inputs, 2)
-    axes = integers(inputs, 3) if optional(inputs, 3) is not None else list(range(len(starts)))
-    steps = integers(inputs, 4) if optional(inputs, 4) is not None else [1] * len(starts)
-    index: list[slice] = [slice(None)] * array.ndim
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        # A negative step that runs to the front names an end below every index: None for Python.
-        stop = None if step < 0 and end < -array.shape[axis] else end
-        index[axis] = slice(start, stop, step)
-    return array[tuple(index)]
+def _depth_to_space(node: Node, inputs: Inputs, array: Array) -> Array:
+    block, (n, c, h, w) = node.get("blocksize"), array.shape
+    depth = c // block**2
+    if _columns_first(node):
+        blocks = array.reshape(n, depth, block, block, h, w).transpose(0, 1, 4, 2, 5, 3)
+    else:
+        blocks = array.reshape(n, block, block, depth, h, w).transpose(0, 3, 4, 1, 5, 2)
+    return blocks.reshape(n, depth, h * block, w * block)
 
 
-def _trilu(node: Node, inputs: Inputs, array: Array) -> Array:
-    diagonal = integers(inputs, 1)[0] if optional(inputs, 1) is not None else 0
-    return np.triu(array, diagonal) if node.get("upper", 1) else np.tril(array, diagonal)
+def _space_to_depth(node: Node, inputs: Inputs, array: Array) -> Array:
+    block, (n, c, h, w) = node.get("blocksize"), array.shape
+    blocks = array.reshape(n, c, h // block, block, w // block, block)
+    order = (0, 1, 3, 5, 2, 4) if _columns_first(node) else (0, 3, 5, 1, 2, 4)
+    return blocks.transpose(order).reshape(n, c * block**2, h // block, w // block)
 
 
-def _gather(node: Node, inputs: Inputs, array: Array) -> Array:
-    return np.take(array, required(inputs, 1).value, axis=node.get("axis", 0))
+def _columns_first(node: Node) -> bool:
+    mode = node.get("mode", "DCR")
+    if mode not in ("DCR", "CRD"):
+        raise UnsupportedOperatorError(f"{node.operator} in the mode {mode}")
+    return bool(mode == "CRD")
 
 
 def _concat(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-    return [bounded.concatenated(tensors(inputs), node.get("axis"))]
+    return [bounded.concatenated(tensors(inputs), node.get("axis", 1))]  # required since opset 4
 
 
 def _split(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     a, axis = required(inputs, 0), node.get("axis", 0)
     size, parts = a.value.shape[axis], len(node.outputs)
-    node.get("num_outputs")  # opset 18: it says how many outputs the node has
-    if optional(inputs, 1) is not None:
-        sizes = integers(inputs, 1)
-    else:
-        each = -(-size // parts)  # the last part is the shorter one (opset 18)
-        sizes = node.get("split") or [each] * (parts - 1) + [size - each * (parts - 1)]
+    given = whole(inputs, 1) if optional(inputs, 1) is not None else node.get("split")
+    sizes = _even_sizes(node, size, node.get("num_outputs", parts)) if given is None else given
+    if sum(sizes) != size or min(sizes) < 0 or len(sizes) != parts:
+        raise UnsupportedOperatorError(f"Split of {size} into {parts} parts of {list(sizes)}")
+    return split(a, sizes, axis)
+
+
+def split(a: Bounded, sizes: list[int], axis: int) -> list[Bounded]:
+    """Return the parts of these sizes along an axis."""
     cuts = np.cumsum(sizes)[:-1]
-    return [a.moved(lambda array, index=index: np.split(array, cuts, axis)[index]) for index in range(parts)]  # type: ignore[misc]
+    return [
+        a.moved(lambda array, index=index: np.split(array, cuts, axis)[index])  # type: ignore[misc]
+        for index in range(len(sizes))
+    ]
+
+
+def _even_sizes(node: Node, size: int, parts: int) -> list[int]:
+    if node.opset < 18 and size % parts:
+        raise UnsupportedOperatorError(f"Split of {size} into {parts} equal parts")
+    each = -(-size // parts)  # the last part is the shorter one (opset 18)
+    return [each] * (parts - 1) + [size - each * (parts - 1)]
 
 
 def _shape(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
@@ -116,46 +152,24 @@ def _shape(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     return [Bounded(sizes[node.get("start", 0) : node.get("end", len(sizes))])]
 
 
-def _constant(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-    if "value" in node.attributes:
-        return [exact(onnx.numpy_helper.to_array(node.get("value")))]
-    (name, value), *_ = node.attributes.items()
-    dtypes: dict[str, Any] = {
-        "value_float": np.float64, "value_floats": np.float64, "value_int": np.int64, "value_ints": np.int64
-    }  # fmt: skip
-    if name not in dtypes:
-        raise UnsupportedOperatorError(f"Constant with {name}")
-    return [Bounded(np.asarray(value, dtypes[name]))]
-
-
-def _constant_of_shape(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-    fill = node.get("value")
-    value = np.zeros(1, np.float64) if fill is None else exact(onnx.numpy_helper.to_array(fill)).value
-    return [Bounded(np.full(integers(inputs, 0), value[0], value.dtype))]
-
-
-def _range(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-    """Range of whole numbers, whatever their dtype; of others, rounding decides how many there are."""
-    ends = [required(inputs, index).value.reshape(()) for index in range(3)]
-    if any(required(inputs, index).error is not None for index in range(3)) or any(end % 1 for end in ends):
-        raise UnsupportedOperatorError("Range of fractions: its length depends on rounding")
-    return [Bounded(np.arange(*(int(end) for end in ends)).astype(ends[0].dtype))]
+def _size(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+    return [Bounded(np.array(required(inputs, 0).value.size, np.int64))]
 
 
 OPERATORS: dict[str, Operator] = {
     "Identity": _identity,
-    "Reshape": _moving(_reshape),
-    "Transpose": _moving(_transpose),
-    "Expand": _moving(_expand),
-    "Unsqueeze": _moving(_unsqueeze),
-    "Squeeze": _moving(_squeeze),
-    "Slice": _moving(_slice),
-    "Trilu": _moving(_trilu),
-    "Gather": _moving(_gather),
+    "Dropout": _dropout,
+    "Reshape": moving(_reshape),
+    "Flatten": moving(_flatten),
+    "Transpose": moving(_transpose),
+    "Expand": moving(_expand),
+    "Tile": moving(_tile),
+    "Unsqueeze": moving(_unsqueeze),
+    "Squeeze": moving(_squeeze),
+    "DepthToSpace": moving(_depth_to_space),
+    "SpaceToDepth": moving(_space_to_depth),
     "Concat": _concat,
     "Split": _split,
     "Shape": _shape,
-    "Constant": _constant,
-    "ConstantOfShape": _constant_of_shape,
-    "Range": _range,
+    "Size": _size,
 }
