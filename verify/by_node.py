@@ -26,7 +26,7 @@ def judged_by_nodes(cell: Cell, inspected: Inspected, culprit: Finding | None) -
     open_questions = _open_questions(inspected)
     verdict: Verdict = "failed" if found else "inconclusive" if open_questions else "passed"
     if verdict == "inconclusive":
-        found = (finding("OA802", open_questions),)
+        found = (finding("OA802" if inspected.changed or walk.missing else "OA307", open_questions),)
     worst = walk.worst
     proof = {
         "max_err_over_tau": finite(worst.ratio if worst else 0.0),
@@ -101,5 +101,8 @@ def _open_questions(inspected: Inspected) -> str:
         return f"{len(walk.missing)} nodes have no exact result: {'; '.join(reasons[:_NAMED])}{more}"
     without = [one for one in walk.seen if one.unbounded]
     if without:
-        return f"{without[0].node} ({without[0].operator}) and {len(without) - 1} more have no bound even on their own"
+        count = sum(one.unbounded for one in without)
+        first = f"{without[0].node} ({without[0].operator})"
+        more = f", {len(without) - 1} more nodes" if len(without) > 1 else ""
+        return f"{count} elements have no bound in this case, even node by node: {first}{more}"
     return ""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.findings import Finding
-from onnx_attest.verify.gates import judge
+from onnx_attest.verify.gates import judge_value
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import GraphOracle
 from onnx_attest.verify.oracle.ops.operator import Node
@@ -76,12 +76,8 @@ def walk(oracle: GraphOracle, inputs: Arrays, values: Arrays, arithmetic: Arithm
     missing: dict[str, str] = {}
 
     def look(node: Node, name: str, expected: Bounded) -> None:
-        judged = judge({name: values[name]}, {name: expected}, {name: values[name].dtype})
-        seen.append(
-            NodeSeen(
-                node.name, node.operator, name, judged.max_err_over_tau, judged.findings, judged.unbounded
-            )
-        )
+        ratio, found, unbounded = judge_value(name, values[name], expected)
+        seen.append(NodeSeen(node.name, node.operator, name, ratio, found, unbounded))
 
     def miss(node: Node, reason: str) -> None:
         missing[node.name] = reason

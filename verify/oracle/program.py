@@ -20,7 +20,8 @@ from onnx_attest.verify.oracle.types import Types
 from onnx_attest.verify.oracle.values import Scope, Value
 
 # Others pass on what they are given, Identity for example.
-_ATTENDING = ("MatMul", "Attention", *CONTRIB)
+_PRODUCTS = ("MatMul", "Einsum", "com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul")
+_ATTENDING = (*_PRODUCTS, "Attention", *CONTRIB)
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,6 +193,10 @@ def _result(node: Node, known: Scope, arithmetic: Arithmetic) -> dict[str, Value
     return {name: value for name, value in zip(node.outputs, values, strict=False) if name}
 
 
+def _is_weights(value: Value) -> bool:
+    return isinstance(value, Bounded) and value.softmax is not None
+
+
 def _result_or_observed(node: Node, known: Scope, arithmetic: Arithmetic, run: Run) -> dict[str, Value]:
     try:
         return _result(node, known, arithmetic)
@@ -222,7 +227,8 @@ def _attention_at(node: Node, known: Scope) -> list[AttentionSeen]:
     output = known.get(node.outputs[0]) if node.outputs else None
     if not isinstance(output, Bounded) or output.attended is None or node.operator not in _ATTENDING:
         return []
-    weights = node.inputs[0] if node.operator == "MatMul" else ""
+    weights = next((name for name in node.inputs if _is_weights(known.get(name))), "")
+    weights = weights if node.operator in _PRODUCTS else ""
     return [AttentionSeen(node.name, node.outputs[0], weights, output.attended)]
 
 
