@@ -737,7 +737,7 @@ def test_forms_that_are_refused(operator, inputs, attributes, message):
         evaluated(model_of(operator, feed, **own, **attributes), feed)
 
 
-@pytest.mark.parametrize("operator", ["PagedAttention", "QAttention", "DecoderMaskedMultiHeadAttention"])
+@pytest.mark.parametrize("operator", ["PagedAttention", "SparseAttention"])
 def test_other_operators_are_named(operator):
     feed = {"input": normal(1, 2, 3)}
     node = onnx.helper.make_node(operator, ["input"], ["output"], domain="com.microsoft")

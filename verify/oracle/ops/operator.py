@@ -128,5 +128,12 @@ def sequence(inputs: Inputs, index: int) -> Listed:
 
 
 def integers(inputs: Inputs, index: int) -> list[int]:
-    """Return an integer input as a list."""
-    return [int(number) for number in required(inputs, index).value.reshape(-1)]
+    """Return an integer input as a list.
+
+    Raises:
+        UnsupportedOperatorError: it may be off, so that rounding decides what it says.
+    """
+    given = required(inputs, index)
+    if given.error is not None and np.any(given.error > 0):
+        raise UnsupportedOperatorError(f"input {index} is known within its rounding error only")
+    return [int(number) for number in given.value.reshape(-1)]

@@ -7,6 +7,7 @@ A padding mask is not a mask: it adds mask_filter_value, a finite number, -10000
 padding therefore attends them as if they were not, with logits that have lost digits.
 """
 
+from onnx_attest.verify.oracle.ops.contrib.decoder import decoder_masked_multi_head_attention
 from onnx_attest.verify.oracle.ops.contrib.group_query import group_query_attention
 from onnx_attest.verify.oracle.ops.contrib.multi_head import attention, multi_head_attention
 from onnx_attest.verify.oracle.ops.operator import Operator
@@ -15,6 +16,7 @@ OPERATORS: dict[str, Operator] = {
     "com.microsoft.Attention": attention,
     "com.microsoft.MultiHeadAttention": multi_head_attention,
     "com.microsoft.GroupQueryAttention": group_query_attention,
+    "com.microsoft.DecoderMaskedMultiHeadAttention": decoder_masked_multi_head_attention,
 }
 
 __all__ = ["OPERATORS"]
