@@ -14,6 +14,8 @@ from onnx_attest.models.contract import Contract, TensorSpec
 from onnx_attest.verify.records import CaseRecord
 from onnx_attest.verify.runtimes.base import Tensors
 
+SCALED = ("query", "key", "tokens")
+"""Roles of inputs that logits are made of."""
 LOGIT_STDS = (0.3, 1.0, 3.0, 10.0, 30.0)
 """Deviations of the logits: flat softmax to saturated. Faults show best at 1 to 3 (NUMERICS.md section 3)."""
 USUAL_STD = 2.0
@@ -193,7 +195,7 @@ def _tensor(
     if spec.role == "mask":
         return _mask_tensor(spec, make_mask(case.mask or "all", shape, rng), floating)
     if spec.dtype == "float":
-        factor = gain if spec.role in ("query", "key", "tokens") else 1.0
+        factor = gain if spec.role in SCALED else 1.0
         with np.errstate(
             over="ignore"
         ):  # a gain that half precision cannot hold; the calibration sees infinities

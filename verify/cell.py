@@ -105,6 +105,11 @@ def absent_cell(subject: Subject, stage: Stage) -> Cell:
     return Cell(_record(subject, stage, None, stage.verdict, stage.reason, found), found)
 
 
+def skipped_case(subject: Subject, stage: Stage, case: CaseRecord, why: Finding) -> Cell:
+    """Return the cell of a case that was not run, and why."""
+    return Cell(_record(subject, stage, case, "skipped", why.message, (why,)), (why,))
+
+
 def run_cell(
     subject: Subject,
     stage: Stage,

@@ -165,8 +165,24 @@ def verify(
         typer.Option("--input-shapes", help="Sizes instead of the sweep: x:[2,128,512] (several)."),
     ] = None,
     load_inputs: Annotated[
-        Path | None, typer.Option("--load-inputs", help="Inputs to use: an .npz, or a test_data_set folder.")
+        Path | None,
+        typer.Option("--load-inputs", help="Inputs: an .npz, a test_data_set folder, or file.py:function."),
     ] = None,
+    session_option: Annotated[
+        list[str] | None,
+        typer.Option("--session-option", help="Of the ONNX Runtime session: key=value (repeatable)."),
+    ] = None,
+    custom_ops: Annotated[
+        list[str] | None,
+        typer.Option("--custom-ops", help="A library of ONNX Runtime operators (repeatable)."),
+    ] = None,
+    time_budget: Annotated[
+        float | None,
+        typer.Option("--time-budget", min=0, help="Seconds after which no further case is begun."),
+    ] = None,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Also cross-check the deviations by injecting noise.")
+    ] = False,
     arithmetic: Annotated[
         str | None, typer.Option(help="Declared arithmetic, instead of the manifest's.")
     ] = None,
@@ -187,12 +203,20 @@ def verify(
     from onnx_attest.export.artifact import read_artifact
     from onnx_attest.verify import api
     from onnx_attest.verify.inputs import load_inputs as load
-    from onnx_attest.verify.inputs import parse_shapes
+    from onnx_attest.verify.inputs import parse_options, parse_shapes
     from onnx_attest.verify.report.folder import refuse_unwritable
+    from onnx_attest.verify.runtimes.registry import with_session
     from onnx_attest.verify.signature import read_signature
 
+    plan = _plan(runtime, require, known, seed, threads, fail_fast)
     plan = replace(
-        _plan(runtime, require, known, seed, threads, fail_fast), arithmetic=arithmetic, atol=atol, rtol=rtol
+        plan,
+        runtimes=with_session(plan.runtimes, parse_options(session_option or ()), custom_ops or ()),
+        arithmetic=arithmetic,
+        atol=atol,
+        rtol=rtol,
+        time_budget_s=time_budget,
+        thorough=thorough,
     )
     artifact = read_artifact(file)
     if output is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import product
 
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES, Arithmetic, profile
@@ -22,6 +24,7 @@ from onnx_attest.verify.cell import (
     describe,
     not_at_these_sizes,
     run_cell,
+    skipped_case,
     with_pieces,
 )
 from onnx_attest.verify.excuse import excuse, excuse_softmax
@@ -31,6 +34,7 @@ from onnx_attest.verify.finding_records import finding_record, finding_records
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import Tolerance
 from onnx_attest.verify.gauge import COARSEST_SUMS, LARGEST, Gauge
+from onnx_attest.verify.injection import cross_check
 from onnx_attest.verify.inspection import Inspected, Inspection, pass_at_fault
 from onnx_attest.verify.known import Known, built_in
 from onnx_attest.verify.oracle.bounded import Bounded
@@ -73,6 +77,8 @@ class Plan:
         seed: of the run.
         threads: of each runtime, None for its own choice.
         dead: runtimes not to be opened, by the stem of an artifact and their name: why their process died.
+        time_budget_s: seconds after which no further case of an artifact is begun.
+        thorough: cross-check the deviations of each artifact by injecting noise.
         against: hold the file against its module in float64 even if no runtime here runs the module.
         on_step: told what comes next.
     """
@@ -89,6 +95,8 @@ class Plan:
     threads: int | None = None
     dead: Mapping[tuple[str, str], str] = field(default_factory=dict)
     against: bool = False
+    time_budget_s: float | None = None
+    thorough: bool = False
     on_step: Callable[[Step], None] = lambda step: None
 
 
@@ -178,6 +186,7 @@ class _Verification:
         self._unreached: list[float] = []
         self._unseen: dict[str, str] = {}
         self._related = ""
+        self._started = time.monotonic()
 
     def records(self) -> Iterator[AnyRecord]:
         stages = [self._open(runtime) for runtime in self._plan.runtimes]
@@ -192,7 +201,10 @@ class _Verification:
         self._related = _case_for_relations(
             [case for case in cases if longest_axis(contract, case.axes) <= LARGEST]
         )
-        for case in cases:
+        for number, case in enumerate(cases):
+            if self._out_of_time():
+                self._leave_out(cases[number:], ready)
+                break
             self._run_case(case, ready)
             if self._plan.fail_fast and self._failed():
                 break
@@ -211,11 +223,22 @@ class _Verification:
                 f"the weights of {node or 'an attention'} were not looked at: there are too many to be held"
             )
             yield finding_record(self._subject, finding("OA407", text, node=node), case=where)
+        yield from self._cross_check(cases)
         if self._unreached:
             stds = ", ".join(f"{std:g}" for std in self._unreached)
             yield finding_record(
                 self._subject, finding("OA805", f"logit deviations of {stds} were not reached")
             )
+
+    def _out_of_time(self) -> bool:
+        budget = self._plan.time_budget_s
+        return budget is not None and time.monotonic() - self._started > budget
+
+    def _leave_out(self, cases: Sequence[CaseRecord], stages: Sequence[Stage]) -> None:
+        """Record the cases that there was no time for: what was not tested is said."""
+        text = f"not begun within the time budget of {self._plan.time_budget_s:g} s"
+        for stage, case in product(stages, cases):
+            self._cells.append(skipped_case(self._subject, stage, case, finding("OA807", text)))
 
     def _elsewhere(self, stages: Sequence[Stage]) -> Iterator[AnyRecord]:
         for stage in stages:
@@ -441,6 +464,20 @@ class _Verification:
                 "none", reason=f"a copy of the file that gives its weights does not open: {describe(error)}"
             )
         return Look("probe", names, session)
+
+    def _cross_check(self, cases: Sequence[CaseRecord]) -> Iterator[AnyRecord]:
+        """Yield what noise injection says of the propagated deviations, on one case, if that was asked for."""
+        case = next((case for case in cases if case.id == self._related), cases[0] if cases else None)
+        if not self._plan.thorough or case is None or self._subject.expected.reason:
+            return
+        given = self._plan.inputs
+        inputs = given if given is not None else self._subject.expected.inputs(case)
+        arithmetic = PROFILES[OF_DTYPE[self._subject.identity.dtype]]
+        try:
+            text = cross_check(partial(self._subject.expected.evaluate, inputs), arithmetic, case.seed)
+        except UnsupportedOperatorError as error:
+            text = f"the deviations could not be cross-checked: {error}"
+        yield finding_record(self._subject, finding("OA315", text), case=case.id)
 
     def _failed(self) -> bool:
         return any(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES, Arithmetic
-from onnx_attest.verify.cases import make_inputs, shape_of
+from onnx_attest.verify.cases import SCALED, make_inputs, shape_of
 from onnx_attest.verify.footprint import refuse_beyond_memory
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import Evaluation, GraphOracle
@@ -52,6 +52,7 @@ class Expected:
         observed: Mapping[str, NDArray[Any]] = MappingProxyType({}),
         constants: Mapping[str, Bounded] = MappingProxyType({}),
         logit_factor: float = 1.0,
+        noise: np.random.Generator | None = None,
     ) -> Evaluation:
         """Return the outputs with their bounds; the rest as for `GraphOracle.evaluate`.
 
@@ -60,7 +61,7 @@ class Expected:
         """
         given = {name: inputs[name] for name in self._oracle.inputs}
         return self._oracle.evaluate(
-            given, arithmetic, observed=observed, constants=constants, logit_factor=logit_factor
+            given, arithmetic, observed=observed, constants=constants, logit_factor=logit_factor, noise=noise
         )
 
     def evaluate_graph(
@@ -108,6 +109,8 @@ class Expected:
         Logits are quadratic in the factor but for biases, so a few rounds of correcting by the square root settle.
         Rounded, so that variants of one module get the same inputs although their graphs round differently.
         """
+        if not any(spec.role in SCALED for spec in self._contract.inputs):
+            return None
         gain = 1.0
         for _ in range(_CALIBRATION_ROUNDS):
             seen = self._logit_std(gain)

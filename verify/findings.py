@@ -305,6 +305,13 @@ _TABLE = (
         "Compare with other runtimes on the same inputs: if all of them are off, the graph amplifies rounding there.",
     ),
     Code(
+        "OA315", "note", "The deviations were cross-checked by noise injection",
+        "Effective bits and the gates noise and direction rest on variances that are propagated through the graph. Noise "
+        "of each node's own size, injected into the float64 evaluation, gives the same deviations another way.",
+        "A ratio of 1.1 means that injected noise spreads a tenth farther than was propagated.",
+        "Far from 1, trust the bound (the proof gate) more than effective bits here.",
+    ),
+    Code(
         "OA312", "note", "The runtime computed in another arithmetic than declared",
         "Its results are closer to exact, or farther, than the format of the graph says; on another machine they will differ.",
         "A float16 graph that a CPU runtime computes in fp32 between casts.",
@@ -391,6 +398,12 @@ _TABLE = (
         "oracle can run it: those sizes are untested.",
         "An image network that wants multiples of 32, at 13 x 17.",
         "Say the sizes that count with --input-shapes, or export with a contract.",
+    ),
+    Code(
+        "OA807", "warning", "A case was not begun within the time budget",
+        "The sizes and masks that it stands for are untested.",
+        "--time-budget 10 with a model that takes a second a case.",
+        "Give more time, or say the sizes that count with --input-shapes.",
     ),
     Code(
         "OA803", "error", "A known failure did not happen",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import stat
 import zipfile
@@ -19,7 +20,34 @@ from onnx_attest.verify.signature import Signature
 
 _SHAPE = re.compile(r"(?P<name>.+):\[(?P<sizes>\s*[0-9]+\s*(,\s*[0-9]+\s*)*)?\]")
 
-_FORMS = "give an .npz, or a folder with input_0.pb, such as test_data_set_0"
+_FORMS = "give an .npz, a folder with input_0.pb such as test_data_set_0, or file.py:function"
+_FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<function>\w+)")
+
+
+def inputs_of_function(path: Path, signature: Signature) -> Tensors | None:
+    """Return what a Python function, `file.py:function`, gives as inputs; None if that is not what is named.
+
+    Raises:
+        UsageError: no such file or function, it raises, or what it gives are not the file's inputs.
+    """
+    match = _FUNCTION.fullmatch(str(path))
+    if match is None:
+        return None
+    spec = importlib.util.spec_from_file_location("onnx_attest_inputs", match["file"])
+    assert spec is not None  # a name that ends in .py
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        tensors = getattr(module, match["function"])()
+    except Exception as error:  # whatever the user's file raises
+        raise UsageError(f"{path}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+    if not isinstance(tensors, dict):
+        raise UsageError(
+            f"{path} gives {type(tensors).__name__}; return a dictionary of arrays by input name"
+        )
+    check_inputs(tensors, signature)
+    return tensors
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -77,11 +105,13 @@ def _text(axes: Sequence[str | int]) -> str:
 
 
 def load_inputs(path: Path, signature: Signature) -> Tensors:
-    """Return the inputs in an .npz, or in ONNX's own layout, a folder with input_0.pb, input_1.pb, ...
+    """Return the inputs in an .npz, in ONNX's own layout, a folder with input_0.pb, ..., or from file.py:function.
 
     Raises:
         UsageError: no such file, another format, or names, dtypes and shapes that are not the file's.
     """
+    if (made := inputs_of_function(path, signature)) is not None:
+        return made
     try:
         is_folder = stat.S_ISDIR(path.stat().st_mode)
     except OSError as error:
@@ -191,3 +221,18 @@ def _check_input(name: str, tensors: Tensors, signature: Signature, sizes: dict[
             raise UsageError(f"{name} has the shape {array.shape}, the file fixes {axis} where it has {size}")
         if isinstance(axis, str) and sizes.setdefault(axis, size) != size:
             raise UsageError(f"{name} has {size} where another input has {sizes[axis]} for the axis {axis}")
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, str]:
+    """Return session options by name from texts such as `intra_op_num_threads=1`.
+
+    Raises:
+        UsageError: a text without a name or an equals sign.
+    """
+    options = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key.strip() or not equals:
+            raise UsageError(f"--session-option {text!r} is not of the form key=value")
+        options[key.strip()] = value.strip()
+    return options

@@ -46,6 +46,7 @@ class Bounded:
             much cancellation there was.
         softmax: set where the values are attention weights, so that a product with them can use the centred bound.
         attended: set where the values are such a product: what is known of its weights.
+        held: for a constant, which is multiplied again and again: its magnitudes, once they have been made.
     """
 
     value: Array
@@ -54,6 +55,7 @@ class Bounded:
     softmax: SoftmaxFacts | None = None
     attended: SoftmaxFacts | None = None
     variance: Floats | None = None
+    held: dict[int, Magnitude] | None = None
 
     @property
     def is_float(self) -> bool:
@@ -332,7 +334,7 @@ def matmul(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     value = np.matmul(a.value, b.value)
     if not a.is_float:
         return Bounded(value)
-    size = positive_product(np.abs(a.value), np.abs(b.value))
+    size = product_of_magnitudes(_power(a, 1), _power(b, 1))
     inherited = _inherited_by_product(a, b)
     terms = a.value.shape[-1] + 1  # one more, for a bias that the runtime folds into the same sum
     relative = gamma(terms, arithmetic.u_acc) + 2 * arithmetic.u_in * (1 + arithmetic.u_in)
@@ -347,25 +349,30 @@ def matmul(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
 def _product_variance(a: Bounded, b: Bounded, value: Floats, arithmetic: Arithmetic) -> Floats | None:
     if not arithmetic.deviations:
         return None
-    a2, b2 = a.value**2, b.value**2
+    a2, b2 = _power(a, 2), _power(b, 2)
     with np.errstate(invalid="ignore", over="ignore"):
-        squares = positive_product(a2, b2)
+        squares = product_of_magnitudes(a2, b2)
         own = sum_variance(value, squares, a.value.shape[-1], arithmetic)
         cast = 2 * KAPPA * arithmetic.u_in**2 * squares + KAPPA * arithmetic.u_s**2 * value**2
         inherited: Floats | float = 0.0
         if b.variance is not None:
-            inherited = inherited + positive_product(a2, np.broadcast_to(b.variance, b2.shape))
+            inherited = inherited + product_of_magnitudes(
+                a2, Magnitude(np.broadcast_to(b.variance, b.value.shape))
+            )
         if a.variance is not None:
-            inherited = inherited + positive_product(np.broadcast_to(a.variance, a2.shape), b2)
+            inherited = inherited + product_of_magnitudes(
+                Magnitude(np.broadcast_to(a.variance, a.value.shape)), b2
+            )
     return _together(value, arithmetic, own, cast, inherited)
 
 
 def _inherited_by_product(a: Bounded, b: Bounded) -> Floats | float:
     inherited: Floats | float = 0.0
     if b.error is not None:
-        inherited = inherited + positive_product(np.abs(a.value), b.error)
+        inherited = inherited + product_of_magnitudes(_power(a, 1), Magnitude(b.error))
     if a.error is not None:
-        inherited = inherited + positive_product(a.error, np.abs(b.value) + b.errors())
+        reached = _power(b, 1) if b.error is None else Magnitude(_power(b, 1).full + b.error)
+        inherited = inherited + product_of_magnitudes(Magnitude(a.error), reached)
     return inherited
 
 
@@ -373,39 +380,65 @@ _LEAST_IN_SINGLE = 2.0**-60
 """The product of two numbers from here to 1 does not underflow in float32."""
 _ROUNDINGS = 8.0  # casts of both operands, scaling, and the cast back
 _WORTHWHILE = 2**18  # products; below, the casts take longer than is won
-
-
-def positive_product(a: Floats, b: Floats) -> Floats:
-    """Return a @ b of magnitudes, none of them negative: at least as large as it is, and larger by 1e-3 of it at most.
-
-    In float32, twice as fast, where their range allows: a magnitude only enters a bound or a deviation. Operands are
-    scaled by powers of two so that neither overflows; what float32 may have lost of a sum of positive terms is added.
-    """
-    if a.size * b.shape[-1] >= _WORTHWHILE and a.shape[-1] <= _LONGEST_SUM:
-        (left, left_scale), (right, right_scale) = _in_single(a), _in_single(b)
-        if left is not None and right is not None:
-            product = np.matmul(left, right).astype(np.float64)
-            terms = a.shape[-1] + _ROUNDINGS
-            product *= (1 + 2 * gamma(terms, 2.0**-24)) / (left_scale * right_scale)
-            return np.asarray(product)
-    return np.asarray(np.matmul(a, b))
-
-
 _LONGEST_SUM = 2**12  # above, what float32 may lose is no longer small beside a bound
 
 
-def _in_single(part: Floats) -> tuple[NDArray[np.float32] | None, float]:
-    """Return magnitudes scaled to 1 at most, in float32, and the scale; None if the smallest would be too small."""
-    largest = float(part.max(initial=0.0))
+class Magnitude:
+    """Numbers none of which is negative, and the same in float32 as a product wants them."""
+
+    __slots__ = ("_single", "full")
+
+    def __init__(self, full: Floats) -> None:
+        """Keep the numbers, float64."""
+        self.full = full
+        self._single: tuple[NDArray[np.float32], float] | bool | None = False
+
+    @property
+    def single(self) -> tuple[NDArray[np.float32], float] | None:
+        """The numbers scaled by a power of two to 1 at most, and the scale; None if float32 cannot hold them."""
+        if isinstance(self._single, bool):
+            self._single = _in_single(self.full)
+        return self._single
+
+
+def _in_single(full: Floats) -> tuple[NDArray[np.float32], float] | None:
+    largest = float(full.max(initial=0.0))
     if not 0 < largest < np.inf:
-        return None, 1.0
+        return None
     scale = float(2.0 ** -np.frexp(largest)[1])
-    short = np.multiply(part, scale, dtype=np.float64).astype(np.float32)
+    short = np.multiply(full, scale, dtype=np.float64).astype(np.float32)
     # Bits of floats that are not negative are in their order; a zero, less one, is the largest.
     smallest = (short.view(np.uint32) - np.uint32(1)).min().astype(np.uint32) + np.uint32(1)
-    if np.asarray(smallest).view(np.float32) < _LEAST_IN_SINGLE:
-        return None, 1.0
-    return short, scale
+    return None if np.asarray(smallest).view(np.float32) < _LEAST_IN_SINGLE else (short, scale)
+
+
+def _power(a: Bounded, power: int) -> Magnitude:
+    """Return |a| or a^2 as a factor of products."""
+    if a.held is None:
+        return Magnitude(np.abs(a.value) if power == 1 else a.value**2)
+    if power not in a.held:
+        a.held[power] = Magnitude(np.abs(a.value) if power == 1 else a.value**2)
+    return a.held[power]
+
+
+def positive_product(a: Floats, b: Floats) -> Floats:
+    """Return a @ b of numbers none of which is negative, see `product_of_magnitudes`."""
+    return product_of_magnitudes(Magnitude(a), Magnitude(b))
+
+
+def product_of_magnitudes(a: Magnitude, b: Magnitude) -> Floats:
+    """Return a @ b: at least as large as it is, and larger by 1e-3 of it at most.
+
+    In float32, twice as fast, where their range allows: a magnitude only enters a bound or a deviation. What float32
+    may have lost of a sum of positive terms is added.
+    """
+    terms = a.full.shape[-1]
+    if a.full.size * b.full.shape[-1] >= _WORTHWHILE and terms <= _LONGEST_SUM and a.single and b.single:
+        (left, left_scale), (right, right_scale) = a.single, b.single
+        product = np.matmul(left, right).astype(np.float64)
+        product *= (1 + 2 * gamma(terms + _ROUNDINGS, 2.0**-24)) / (left_scale * right_scale)
+        return np.asarray(product)
+    return np.asarray(np.matmul(a.full, b.full))
 
 
 def where(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
 from onnx_attest.verify.oracle.bounded import Bounded, exact
+from onnx_attest.verify.oracle.kernels import Kernel
 from onnx_attest.verify.oracle.ops.operator import Node, is_short
 from onnx_attest.verify.oracle.program import AttentionSeen, Program, Run, Settings, constants_in, domain_of
 from onnx_attest.verify.oracle.types import Types
@@ -89,6 +90,7 @@ class GraphOracle:
                 name: _passed_through_single(c, parameters, folded=name in folded) for name, c in held.items()
             }
         self._program = Program(model.graph, settings, held)
+        self._stored: dict[tuple[str, str], dict[str, Bounded]] = {}
         self._own: dict[int, Arithmetic] = {}
         if parameters is not None:
             self._own = _own_arithmetic(settings.types, [node.outputs[0] for node in self._program.nodes])
@@ -103,6 +105,12 @@ class GraphOracle:
         """The constants by name."""
         return self._program.constants
 
+    def _constants_stored_by(self, kernel: Kernel) -> dict[str, Bounded]:
+        key = (np.dtype(kernel.working).name, np.dtype(kernel.storing).name)
+        if key not in self._stored:
+            self._stored[key] = {name: _as_stored(c, kernel) for name, c in self._program.constants.items()}
+        return self._stored[key]
+
     def evaluate(
         self,
         inputs: Mapping[str, NDArray[Any]],
@@ -114,6 +122,7 @@ class GraphOracle:
         follow: bool = True,
         on_observed: Callable[[Node, str, Bounded], None] | None = None,
         on_missing: Callable[[Node, str], None] | None = None,
+        noise: np.random.Generator | None = None,
     ) -> Evaluation:
         """Return all outputs with their bounds for a runtime that computes in `arithmetic`.
 
@@ -126,6 +135,7 @@ class GraphOracle:
             follow: False: the observed values are looked at, and what follows is computed from the oracle's own.
             on_observed: see `Run`.
             on_missing: see `Run`.
+            noise: see `Run`.
 
         Raises:
             UnsupportedOperatorError: an operator, or a form of one, that the oracle does not have.
@@ -134,15 +144,25 @@ class GraphOracle:
         if arithmetic.deviations:
             held = {name: _spread(constant) for name, constant in held.items()}
         if arithmetic.kernel is not None:
-            stored = arithmetic.kernel.stored
-            held = {name: Bounded(stored(c.value) if c.is_float else c.value) for name, c in held.items()}
+            own = {name: _as_stored(c, arithmetic.kernel) for name, c in constants.items()}
+            held = {**self._constants_stored_by(arithmetic.kernel), **own}
         known = {name: given(value) for name, value in inputs.items()} | held
-        run = Run(arithmetic, logit_factor, self._own, observed, follow, on_observed, on_missing)
+        run = Run(arithmetic, logit_factor, self._own, observed, follow, on_observed, on_missing, noise)
         with np.errstate(all="ignore"):  # overflow and NaN are results, and are compared by position
             outputs = self._program.run(known, run)
         tensors = {name: value for name, value in outputs.items() if isinstance(value, Bounded)}
         others = {name: value for name, value in outputs.items() if name not in tensors}
         return Evaluation(tensors, tuple(run.seen), run.had, tuple(run.unseen), others)
+
+
+def _as_stored(constant: Bounded, kernel: Kernel) -> Bounded:
+    """Return a constant as a kernel holds it: without error, the same one where it is a number of its format."""
+    if not constant.is_float:
+        return constant
+    stored = kernel.stored(constant.value)
+    if constant.error is None and np.array_equal(stored, constant.value, equal_nan=True):
+        return constant
+    return Bounded(stored)
 
 
 def without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -160,13 +180,13 @@ def _spread(constant: Bounded) -> Bounded:
 
 
 def _constant(array: NDArray[Any], stored_as: np.dtype[Any] | None) -> Bounded:
-    value = exact(array)
+    value = replace(exact(array), held={})
     if stored_as is None or not value.is_float:
         return value
     stored = value.value.astype(stored_as).astype(np.float64)
     finite = np.isfinite(value.value)
     error = np.abs(np.subtract(stored, value.value, out=np.zeros_like(stored), where=finite))
-    return Bounded(value.value, error)
+    return Bounded(value.value, error, held={})
 
 
 def constants_of(model: onnx.ModelProto) -> dict[str, NDArray[Any]]:

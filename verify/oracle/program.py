@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 
@@ -60,6 +61,8 @@ class Run:
         on_observed: told what the oracle had in their place; None keeps it in `had`.
         on_missing: told of a node that the oracle cannot evaluate, and why; what it gives is taken from `observed`, and
             is missing in turn where that does not have it. None: the evaluation ends there.
+        noise: after each node a normal number times its own deviation is added to what it gives, and what follows takes
+            that for exact; the arithmetic has to have deviations.
         unseen: names of the attentions whose weights were not held.
     """
 
@@ -70,6 +73,7 @@ class Run:
     follow: bool = True
     on_observed: Callable[[Node, str, Bounded], None] | None = None
     on_missing: Callable[[Node, str], None] | None = None
+    noise: np.random.Generator | None = None
     had: dict[str, Bounded] = field(default_factory=dict)
     seen: list[AttentionSeen] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
@@ -123,7 +127,7 @@ class Program:
             run.seen += found
             if not found and node.operator in ("Attention", *CONTRIB):
                 run.unseen.append(node.name)
-            known |= _replaced(node, known, run)
+            known |= _replaced(node, known, run) if run.noise is None else _shaken(node, known, run.noise)
             for name in self._last_use.get(index, ()):
                 known.pop(name, None)
         return {name: known[name] for name in self.outputs if name in known}
@@ -205,6 +209,17 @@ def _result_or_observed(node: Node, known: Scope, arithmetic: Arithmetic, run: R
             raise
         run.on_missing(node, str(error))
         return {name: exact(run.observed[name]) for name in node.outputs if name in run.observed}
+
+
+def _shaken(node: Node, known: Scope, rng: np.random.Generator) -> dict[str, Value]:
+    """Return a node's outputs with noise of their own deviation, as exact values."""
+    shaken: dict[str, Value] = {}
+    for name in node.outputs:
+        value = known.get(name)
+        if isinstance(value, Bounded) and value.is_float and value.variance is not None:
+            deviation = np.sqrt(np.broadcast_to(value.variance, value.value.shape))
+            shaken[name] = Bounded(value.value + deviation * rng.standard_normal(value.value.shape))
+    return shaken
 
 
 def _replaced(node: Node, known: Scope, run: Run) -> dict[str, Value]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import OF_DTYPE
 from onnx_attest.verify.runtimes.base import (
@@ -53,6 +54,8 @@ class OrtRuntime:
         optimise: whether ORT's graph optimisations are on, as they are by default.
         profiles: the arithmetic for each dtype of a graph.
         disabled: passes of the optimiser that are switched off.
+        session_options: of the session that the user runs, see `set_option`.
+        custom_operators: libraries of operators to register.
     """
 
     name: str
@@ -61,6 +64,8 @@ class OrtRuntime:
     optimise: bool = True
     profiles: Mapping[str, str] = field(default_factory=lambda: OF_DTYPE)
     disabled: tuple[str, ...] = ()
+    session_options: Mapping[str, str] = field(default_factory=dict)
+    custom_operators: tuple[str, ...] = ()
 
     def arithmetic(self, dtype: str) -> str:
         """Return the declared profile; on a CPU, ORT computes most of a half-precision graph in fp32, with casts."""
@@ -148,10 +153,50 @@ class OrtRuntime:
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         else:
             options.intra_op_num_threads = threads
+        for library in self.custom_operators:
+            options.register_custom_ops_library(library)
+        for key, value in self.session_options.items():
+            set_option(options, key, value)
         if not self.optimise:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         return options
+
+
+def set_option(options: ort.SessionOptions, key: str, value: str) -> None:
+    """Set a property of SessionOptions by its Python name, or a configuration entry by its dotted one.
+
+    Raises:
+        UsageError: no such property, or a value that it does not take.
+    """
+    import onnxruntime
+
+    if "." in key:
+        options.add_session_config_entry(key, value)
+        return
+    names = [name for name in dir(options) if not name.startswith(("_", "add_", "get_", "register_"))]
+    if key not in names:
+        raise UsageError(
+            f"--session-option: ONNX Runtime has no {key!r}; there are {', '.join(names)}, and dotted ones"
+        )
+    now = getattr(options, key)
+    try:
+        setattr(options, key, _as_the_same_kind(onnxruntime, now, value))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"--session-option {key}={value}: {' '.join(str(error).split())}") from error
+
+
+def _as_the_same_kind(onnxruntime: Any, now: Any, value: str) -> Any:
+    """Return a text as what a property holds: a boolean, a number, one of an enumeration, or text."""
+    if isinstance(now, bool):
+        if value.lower() not in ("0", "1", "true", "false"):
+            raise ValueError("give true or false")
+        return value.lower() in ("1", "true")
+    if isinstance(now, int) and not hasattr(now, "name"):
+        return int(value)
+    if hasattr(now, "name"):  # an enumeration of pybind11
+        return getattr(type(now), value)
+    return value
 
 
 class OrtSession:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.runtimes.base import Runtime
 from onnx_attest.verify.runtimes.onnxruntime import OrtRuntime
@@ -29,3 +32,25 @@ def select(names: tuple[str, ...] = ()) -> tuple[Runtime, ...]:
     if unknown:
         raise UsageError(f"unknown runtime {', '.join(unknown)}; there are {', '.join(known)}")
     return tuple(known[name] for name in dict.fromkeys(names)) if names else RUNTIMES
+
+
+def with_session(
+    runtimes: Sequence[Runtime], options: Mapping[str, str], libraries: Sequence[str]
+) -> tuple[Runtime, ...]:
+    """Return the runtimes with the session options and custom operators of the session that a user really runs.
+
+    Raises:
+        UsageError: an option or a library, and no runtime that is ONNX Runtime to take it.
+    """
+    if not options and not libraries:
+        return tuple(runtimes)
+    if not any(isinstance(runtime, OrtRuntime) for runtime in runtimes):
+        raise UsageError(
+            "--session-option and --custom-ops are ONNX Runtime's; none of the runtimes named is"
+        )
+    return tuple(
+        replace(runtime, session_options=dict(options), custom_operators=tuple(libraries))
+        if isinstance(runtime, OrtRuntime)
+        else runtime
+        for runtime in runtimes
+    )
