@@ -13,6 +13,7 @@ from torch import nn
 from onnx_attest.export import export
 from onnx_attest.models import Contract, Entry, TensorSpec
 from onnx_attest.verify.api import verify
+from onnx_attest.verify.static import static_findings
 
 RUNTIMES = ("torch", "ort-cpu", "onnx-reference")
 
@@ -165,3 +166,86 @@ def test_k15_logits_off_by_hundreds_are_a_failure_and_exit_1(tmp_path):
     report = verify(artifact.path, runtimes=["torch", "ort-cpu"], against=entry)
     assert (report.verdict, report.run.exit_code) == ("failed", 1)
     assert {item.blame for item in report.findings if item.code == "OA301"} == {"exporter"}
+
+
+def parsed(text: str, tmp_path, name: str = "model.onnx", **opsets: int):
+    """Return the path of a model written in ONNX's text form."""
+    imports = ", ".join(f'"{domain}": {version}' for domain, version in opsets.items())
+    model = onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{imports}]> {text}")
+    onnx.save(model, tmp_path / name)
+    return tmp_path / name
+
+
+def test_k3_a_mask_of_one_row_is_found_before_anything_runs(tmp_path):
+    """microsoft/onnxruntime#12149: the standard lets it broadcast, ONNX Runtime refuses it at run time."""
+    text = """g (float[b, 2, l, 8] q, float[b, 2, l, 8] k, float[b, 2, l, 8] v, bool[b, 1, 1, l] mask)
+      => (float[b, 2, l, 8] y) { y = Attention (q, k, v, mask) }"""
+    model = onnx.load(parsed(text, tmp_path, **{"": 23}))
+    (found,) = static_findings(model)
+    assert (found.code, found.blame) == ("OA118", "exporter")
+    wide = onnx.load(parsed(text.replace("[b, 1, 1, l]", "[b, 1, l, l]"), tmp_path, **{"": 23}))
+    assert static_findings(wide) == []
+
+
+def test_k7_softmax_of_opset_11_sums_over_the_whole_block(tmp_path):
+    """apache/tvm#19420: without an axis it flattens from axis 1 on; the reference evaluator takes the last axis."""
+    path = parsed("g (float[2, 3, 4] x) => (float[2, 3, 4] y) { y = Softmax (x) }", tmp_path, **{"": 11})
+    report = verify(path, runtimes=("ort-cpu", "onnx-reference"))
+    verdicts = {cell.runtime: cell.verdict for cell in report.cells}
+    assert verdicts == {"ort-cpu": "passed", "onnx-reference": "failed"}
+
+
+def test_k11_scores_are_shown_before_the_softcap(tmp_path):
+    """microsoft/onnxruntime#26813: mode 0 shows the scaled products; the reference evaluator caps them first."""
+    text = """g (float[b, 2, l, 8] q, float[b, 2, s, 8] k, float[b, 2, s, 8] v)
+      => (float[b, 2, l, 8] y, float[b, 2, l, s] shown) {
+        y, no_key, no_value, shown = Attention <softcap = 2.0, qk_matmul_output_mode = 0> (q, k, v) }"""
+    report = verify(parsed(text, tmp_path, **{"": 24}), runtimes=("ort-cpu-noopt", "onnx-reference"))
+    verdicts = {(cell.runtime, cell.verdict) for cell in report.cells}
+    assert verdicts == {("ort-cpu-noopt", "passed"), ("onnx-reference", "failed")}
+    assert {cell.worst_output for cell in report.cells if cell.verdict == "failed"} == {"shown"}
+
+
+UNFUSED = """g (float[2, 6, 8] x, int64[2, 6] mask, float[8, 24] w, float[24] b) => (float[2, 6, 8] y) {
+  qkv_0 = MatMul (x, w)  qkv = Add (qkv_0, b)
+  q_0, k_0, v_0 = Split <axis = 2, num_outputs = 3> (qkv)
+  heads = Constant <value_ints = [2, 6, 2, 4]> ()
+  q_1 = Reshape (q_0, heads)  q = Transpose <perm = [0, 2, 1, 3]> (q_1)
+  k_1 = Reshape (k_0, heads)  k = Transpose <perm = [0, 2, 3, 1]> (k_1)
+  v_1 = Reshape (v_0, heads)  v = Transpose <perm = [0, 2, 1, 3]> (v_1)
+  half = Constant <value_float = 0.5> ()
+  products = MatMul (q, k)  scaled = Mul (products, half)
+  axes = Constant <value_ints = [1, 2]> ()
+  given = Cast <to = 1> (mask)  one = Constant <value_float = 1.0> ()  hidden = Sub (one, given)
+  lowest = Constant <value_float = -10000.0> ()  added_0 = Mul (hidden, lowest)  added = Unsqueeze (added_0, axes)
+  scores = Add (scaled, added)  p = Softmax <axis = -1> (scores)
+  o = MatMul (p, v)  o_1 = Transpose <perm = [0, 2, 1, 3]> (o)
+  back = Constant <value_ints = [2, 6, 8]> ()  y = Reshape (o_1, back)
+}"""
+FUSED = """g (float[2, 6, 8] x, int64[2, 6] mask, float[8, 24] w, float[24] b) => (float[2, 6, 8] y) {
+  short = Cast <to = 6> (mask)  last = Constant <value_ints = [1]> ()
+  lengths = ReduceSum <keepdims = 0> (short, last)
+  y = com.microsoft.Attention <num_heads = 2> (x, w, b, lengths)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("mask", "verdict"), [([1, 1, 1, 1, 0, 0], "passed"), ([0, 1, 0, 1, 1, 0], "failed")],
+    ids=["right padding", "holes"],
+)  # fmt: skip
+def test_k14_a_fusion_that_keeps_only_the_count_of_a_mask(tmp_path, mask, verdict):
+    """microsoft/onnxruntime#18945: right for right padding; the graph it was made from says what else is wrong."""
+    original = parsed(UNFUSED, tmp_path, "original.onnx", **{"": 18})
+    fused = parsed(FUSED, tmp_path, "fused.onnx", **{"": 18, "com.microsoft": 1})
+    rng = np.random.default_rng(14)
+    inputs = {
+        "x": rng.standard_normal((2, 6, 8)).astype(np.float32),
+        "w": rng.standard_normal((8, 24)).astype(np.float32),
+        "b": rng.standard_normal(24).astype(np.float32),
+        "mask": np.array([mask, [1] * 6]),
+    }
+    report = verify(fused, against=original, runtimes=("ort-cpu",), inputs=inputs)
+    assert report.verdict == verdict
+    blamed = {item.blame for item in report.findings if item.severity == "error"}
+    assert blamed == ({"fusion"} if verdict == "failed" else set())
+    assert ("OA117" in {item.code for item in report.findings}) == (verdict == "failed")

@@ -95,7 +95,8 @@ def verify(
         artifact: what `export` returned, or the path of an ONNX file.
         runtimes: names as in `onnx-attest doctor`; all of them if none is named.
         require: runtimes without which nothing is proven; added to `runtimes`.
-        against: the module that the file is to compute, as an `Entry` of the catalogue.
+        against: the module that the file is to compute, as an `Entry` of the catalogue; or the path of the ONNX file
+            that it was made from, by a fusion tool for example.
         input_shapes: instead of the sweep of sizes, by input name.
         inputs: instead of made inputs, by input name.
         plan: for everything else.
@@ -106,7 +107,9 @@ def verify(
     started = time.monotonic()
     plan = plan or Plan()
     subject = read_artifact(Path(artifact)) if isinstance(artifact, str | Path) else artifact
-    if against is not None:
+    if isinstance(against, str | Path):
+        plan = replace(plan, original=read_signature(read_artifact(Path(against))).model)
+    elif against is not None:
         subject, plan = with_module(subject, against), replace(plan, against=True)
     plan = replace(plan, runtimes=select((*runtimes, *require)) if runtimes else plan.runtimes)
     plan = _with_given(plan, subject, input_shapes, inputs)

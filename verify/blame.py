@@ -12,6 +12,8 @@ from onnx_attest.verify.records import CellRecord
 
 EXPORTER, MODULE, OPTIMISED, UNOPTIMISED = "exporter", "torch", "ort-cpu", "ort-cpu-noopt"
 """The exporter is a party that runs nothing: its cells hold the module in float64 against the file's graph."""
+FUSION = "fusion"
+"""Whatever made the file from another one."""
 
 
 def blame(runtime: str, verdicts: Mapping[str, str]) -> str:

@@ -157,7 +157,12 @@ def export(
 @app.command()
 def verify(
     file: Annotated[Path, typer.Argument(help="The ONNX file; its manifest is found beside it.")],
-    against: Annotated[str | None, typer.Option(help="The module it is to compute, as for `export`.")] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="The module it is to compute, as for `export`, or the .onnx file it was made from."
+        ),
+    ] = None,
     runtime: Runtimes = None,
     require: Require = None,
     input_shapes: Annotated[
@@ -350,9 +355,10 @@ def _plan(
     )
 
 
-def _entry(reference: str | None) -> Entry | None:
-    if reference is None:
-        return None
+def _entry(reference: str | None) -> Entry | str | None:
+    """Return the entry of a module, or the name of an ONNX file as it is."""
+    if reference is None or reference.endswith(".onnx"):
+        return reference
     from onnx_attest.models import resolve
 
     return resolve(reference)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
+
+import onnx
 
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES, Arithmetic, profile
 from onnx_attest.verify.asked_got import compare_asked_and_got
-from onnx_attest.verify.blame import EXPORTER, MODULE
+from onnx_attest.verify.blame import EXPORTER, FUSION, MODULE
 from onnx_attest.verify.by_node import culprit_of, judged_by_nodes, with_culprit
 from onnx_attest.verify.cases import case_of_axes, longest_axis, plan_cases, without_unreachable
 from onnx_attest.verify.cell import (
@@ -32,13 +34,14 @@ from onnx_attest.verify.expected import Expected
 from onnx_attest.verify.exporter import ExporterCheck, dead_cell, fits
 from onnx_attest.verify.finding_records import finding_record, finding_records
 from onnx_attest.verify.findings import Finding, finding
-from onnx_attest.verify.gates import Tolerance
+from onnx_attest.verify.gates import Tolerance, judge
 from onnx_attest.verify.gauge import COARSEST_SUMS, LARGEST, Gauge
 from onnx_attest.verify.injection import cross_check
 from onnx_attest.verify.inspection import Inspected, Inspection, pass_at_fault
 from onnx_attest.verify.known import Known, built_in
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import Evaluation
+from onnx_attest.verify.oracle.kernels import VALUES_ALONE
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.probe import with_weights
 from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CaseRecord
@@ -48,6 +51,7 @@ from onnx_attest.verify.runtimes.registry import RUNTIMES
 from onnx_attest.verify.segments import Places, judge_in_pieces
 from onnx_attest.verify.signature import Signature, read_signature
 from onnx_attest.verify.stability import Look, SoftmaxSeen, direct_look, look_at_softmax
+from onnx_attest.verify.static import static_findings
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class Plan:
         dead: runtimes not to be opened, by the stem of an artifact and their name: why their process died.
         time_budget_s: seconds after which no further case of an artifact is begun.
         thorough: cross-check the deviations of each artifact by injecting noise.
+        original: the file that the artifact was made from, by a fusion tool for example; it is the reference then.
         against: hold the file against its module in float64 even if no runtime here runs the module.
         on_step: told what comes next.
     """
@@ -95,6 +100,7 @@ class Plan:
     threads: int | None = None
     dead: Mapping[tuple[str, str], str] = field(default_factory=dict)
     against: bool = False
+    original: onnx.ModelProto | None = None
     time_budget_s: float | None = None
     thorough: bool = False
     on_step: Callable[[Step], None] = lambda step: None
@@ -108,7 +114,7 @@ def verify_artifact(artifact: Artifact, plan: Plan) -> Iterator[AnyRecord]:
     """
     signature = read_signature(artifact)
     subject = _subject(artifact, signature, plan)
-    about_file = compare_asked_and_got(artifact, signature)
+    about_file = [*compare_asked_and_got(artifact, signature), *static_findings(signature.model)]
     check, died = None, plan.dead.get((artifact.path.stem, EXPORTER))
     if died is None and (plan.against or any(runtime.name == MODULE for runtime in plan.runtimes)):
         plan.on_step(Step(artifact.path.stem, EXPORTER, "exporting the module in float64"))
@@ -124,9 +130,9 @@ def verify_artifact(artifact: Artifact, plan: Plan) -> Iterator[AnyRecord]:
 
 def _subject(artifact: Artifact, signature: Signature, plan: Plan) -> Subject:
     tolerance = None if plan.atol is plan.rtol is None else Tolerance(plan.atol or 0.0, plan.rtol or 0.0)
-    expected = Expected(signature)
+    expected = Expected(signature, plan.original)
     if _is_guess(artifact, plan):
-        signature, expected = _at_sizes_that_fit(signature, expected)
+        signature, expected = _at_sizes_that_fit(signature, expected, plan.original)
     return Subject(Identity.of(artifact, signature), signature, expected, tolerance)
 
 
@@ -138,14 +144,16 @@ def _is_guess(artifact: Artifact, plan: Plan) -> bool:
 _GRANULARITIES = (1, 8, 16, 32, 64)
 
 
-def _at_sizes_that_fit(signature: Signature, expected: Expected) -> tuple[Signature, Expected]:
+def _at_sizes_that_fit(
+    signature: Signature, expected: Expected, original: onnx.ModelProto | None
+) -> tuple[Signature, Expected]:
     """Return the same with sizes in multiples of what the graph takes, if it takes any of a few.
 
     A network that halves an image five times has nothing left of seven pixels.
     """
     for granularity in _GRANULARITIES:
         fitting = signature.in_multiples_of(granularity)
-        tried = expected if granularity == 1 else Expected(fitting)
+        tried = expected if granularity == 1 else Expected(fitting, original)
         if tried.reason or tried.takes_its_own_sizes():
             return fitting, tried
     return signature, expected
@@ -185,6 +193,7 @@ class _Verification:
         self._guilty: dict[str, Finding | None] = {}
         self._unreached: list[float] = []
         self._unseen: dict[str, str] = {}
+        self._remade: Finding | None = None
         self._related = ""
         self._started = time.monotonic()
 
@@ -213,7 +222,10 @@ class _Verification:
         softmax = sorted(self._softmax, key=lambda seen: order[seen[0].runtime])
         yield from (cell.record for cell in cells)
         yield from (record for record, _ in softmax)
-        yield from finding_records(self._subject, cells, softmax)
+        party = FUSION if self._remade is not None else ""
+        yield from finding_records(self._subject, cells, softmax, party)
+        if self._remade is not None:
+            yield finding_record(self._subject, self._remade)
         held = self._check is not None or MODULE in {stage.name for stage in ready}
         if self._subject.expected.source == "graph" and not held:
             message = "no module ran: the reference is the file's own graph"
@@ -285,6 +297,7 @@ class _Verification:
         if self._check is not None and fits(case):
             self._step(EXPORTER, case.id)
             self._cells.append(excuse(self._check.cell(case, inputs), self._plan.known))
+        self._hold_against_original(inputs)
         relations = self._relations(case, inputs)
         evaluations: dict[str, Evaluation | str] = {}  # runtimes of one arithmetic share theirs
         gauges: dict[str, Gauge | None] = {}
@@ -310,6 +323,24 @@ class _Verification:
             self._cells.append(excuse(cell, self._plan.known))
             if outputs is not None and not isinstance(evaluation, str):
                 self._look(stage, case, inputs, outputs, evaluation)
+
+    def _hold_against_original(self, inputs: Tensors) -> None:
+        """Find out, in float64 alone, whether the file computes what the file that it was made from does."""
+        if self._subject.expected.source != "original" or self._remade is not None:
+            return
+        arithmetic = PROFILES[OF_DTYPE[self._subject.identity.dtype]]
+        try:
+            exact = self._subject.expected.evaluate(inputs, arithmetic).outputs
+            mine = self._subject.expected.evaluate_graph(
+                inputs, replace(arithmetic, kernel=VALUES_ALONE), self._subject.signature.contract.empty_rows
+            ).outputs
+        except UnsupportedOperatorError:
+            return
+        outputs = {name: one.value for name, one in mine.items()}
+        judged = judge(outputs, exact, {name: value.dtype for name, value in outputs.items()})
+        if judged.findings:
+            text = f"both in float64, {judged.findings[0].message}"
+            self._remade = finding("OA117", text, blame=FUSION)
 
     def _in_pieces(
         self, stage: Stage, cell: Cell, inputs: Tensors, outputs: Tensors, evaluation: Evaluation | str

@@ -32,15 +32,18 @@ class Expected:
     """The oracle of one artifact, and the inputs that it makes comparable.
 
     Attributes:
-        source: `specification` or `graph`.
+        source: `specification`, `original` (the file that this one was made from) or `graph`.
         reason: why nothing can be evaluated, "" if it can.
     """
 
-    def __init__(self, signature: Signature) -> None:
+    def __init__(self, signature: Signature, original: onnx.ModelProto | None = None) -> None:
         self._signature = signature
         self._contract = signature.contract
-        self.source = "specification" if self._contract.specification else "graph"
-        self._oracle = _oracle(signature)
+        if original is not None:
+            self.source, self._oracle = "original", _oracle_of(original, signature)
+        else:
+            self.source = "specification" if self._contract.specification else "graph"
+            self._oracle = _oracle(signature)
         self.reason = _reason(self._oracle)
         self._gains: dict[float | None, float | None] = {None: 1.0}
 
@@ -160,6 +163,25 @@ def _oracle(signature: Signature) -> GraphOracle:
         raise UsageError(
             f"the contract's specification takes {', '.join(unknown)}; the contract's inputs are {', '.join(names)}"
         )
+    return oracle
+
+
+def _oracle_of(original: onnx.ModelProto, signature: Signature) -> GraphOracle:
+    """Return the oracle of the file that another was made from.
+
+    Raises:
+        UsageError: they have other inputs or outputs.
+    """
+    oracle = GraphOracle(original, empty_rows=signature.contract.empty_rows)
+    for kind, mine, theirs in (
+        ("inputs", signature.got.inputs, oracle.inputs),
+        ("outputs", signature.got.outputs, oracle.outputs),
+    ):
+        if set(mine) != set(theirs):
+            raise UsageError(
+                f"the {kind} of the file are {', '.join(mine)}, those of the original {', '.join(theirs)}; "
+                "give the file that it was made from"
+            )
     return oracle
 
 

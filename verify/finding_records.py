@@ -31,14 +31,24 @@ def finding_record(subject: Subject, item: Finding, **where: Any) -> FindingReco
 
 
 def finding_records(
-    subject: Subject, cells: Sequence[Cell], softmax: Sequence[tuple[StabilityRecord, list[Finding]]]
+    subject: Subject,
+    cells: Sequence[Cell],
+    softmax: Sequence[tuple[StabilityRecord, list[Finding]]],
+    guilty: str = "",
 ) -> Iterator[FindingRecord]:
-    """Yield what the cells and the softmax of one artifact come to, then one finding for each party at fault."""
+    """Yield what the cells and the softmax of one artifact come to, then one finding for each party at fault.
+
+    Args:
+        subject: the artifact.
+        cells: of the artifact.
+        softmax: of the artifact.
+        guilty: the party that is known to be at fault whatever the runtimes say, "" if none is.
+    """
     blamed = blamed_cells([cell.record for cell in cells])
     told = _Grouped()
     for index, cell in enumerate(cells):
         for item in cell.findings:
-            party = blamed.get(index, "") or item.blame
+            party = guilty or blamed.get(index, "") or item.blame
             told.add(cell.record.runtime, replace(item, blame=party), cell.record.case, cell.record.known)
     for record, items in softmax:
         for item in items:
@@ -46,9 +56,9 @@ def finding_records(
     yield from told.records(subject)
     yield from _other_arithmetic(subject, [cell.record for cell in cells])
     for party, code, message in _SUMMARIES:
-        guilty = [cells[index].record for index, name in blamed.items() if name == party]
-        if any(record.runtime != EXPORTER for record in guilty):  # OA111 says it of the exporter's own cells
-            yield _summary(subject, code, message, party, guilty)
+        theirs = [cells[index].record for index, name in blamed.items() if name == party and not guilty]
+        if any(record.runtime != EXPORTER for record in theirs):  # OA111 says it of the exporter's own cells
+            yield _summary(subject, code, message, party, theirs)
 
 
 def _other_arithmetic(subject: Subject, cells: Sequence[CellRecord]) -> Iterator[FindingRecord]:

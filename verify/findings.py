@@ -190,11 +190,25 @@ _TABLE = (
         "Nothing, if that is what the file is.",
     ),
     Code(
+        "OA117", "error", "The file does not compute what the file it was made from computes",
+        "Both graphs were evaluated in float64, and differ by more than rounding explains: no runtime takes part, so what "
+        "fused or converted the file is at fault.",
+        "A fused attention that keeps of a mask only how many keys it has: right for right padding, wrong for holes.",
+        "Leave that fusion out, or give the tool inputs that it is made for; verify again --against the original.",
+    ),
+    Code(
         "OA116", "warning", "The module is another function in float64",
         "In the file's dtype the module gives what the file does, in float64 something else: it asks for the dtype of its "
         "input. The exporter cannot be judged by it; the runtimes are.",
         "x / sqrt(mean(x * x) + torch.finfo(x.dtype).eps).",
         "Use a number in place of what depends on the dtype, to have the export checked.",
+    ),
+    Code(
+        "OA118", "warning", "An attention's mask has one row for all queries",
+        "By the standard such a mask broadcasts; ONNX Runtime 1.24 to 1.31 opens the file and refuses it when it runs. "
+        "nn.MultiheadAttention with a key_padding_mask and need_weights=False is exported like that.",
+        "Attention of opset 23 with a mask of shape (batch, 1, 1, keys).",
+        "Export at opset 22 or below, which writes the attention out, or expand the mask to (batch, 1, queries, keys).",
     ),
     Code(
         "OA201", "note", "A runtime was not used",
