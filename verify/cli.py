@@ -401,7 +401,9 @@ _INTERRUPTED = 130
 def main() -> None:
     """Run a command and exit with its code; bad input ends in one line and 2, never in a traceback."""
     from onnx_attest.export.lower import ExportError
+    from onnx_attest.verify.pages import keep_pages
 
+    keep_pages()
     try:
         code = app(console.spread_lists(sys.argv[1:], LISTED), standalone_mode=False)
     except UsageError as error:

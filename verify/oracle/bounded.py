@@ -259,10 +259,10 @@ def root(a: Bounded, arithmetic: Arithmetic) -> Bounded:
     """Return the square root: E / (sqrt(x) + sqrt(x - E)) below, and less above.
 
     Raises:
-        ArithmeticError: x is positive, and negative within its error: a correct runtime may give NaN.
+        ArithmeticError: x has one sign, and the other within its error: NaN is a matter of rounding.
     """
     error = np.broadcast_to(a.errors(), a.value.shape)
-    if np.any((a.value >= 0) & (a.value < error)):
+    if np.any((error > 0) & (a.value < error) & (a.value >= -error)):
         raise ArithmeticError("takes the square root of a number that is negative within its rounding error")
     with np.errstate(invalid="ignore"):
         value = np.sqrt(a.value)
@@ -275,6 +275,7 @@ def root(a: Bounded, arithmetic: Arithmetic) -> Bounded:
 
 def total(a: Bounded, axes: tuple[int, ...], *, keepdims: bool, arithmetic: Arithmetic) -> Bounded:
     """Return the sum over axes, in whatever order it is taken: sum E + gamma_n sum (|x| + E)."""
+    _refuse_rounded_integers(a)
     value = a.value.sum(axes, keepdims=keepdims)
     if not a.is_float:
         return Bounded(value)
@@ -292,6 +293,16 @@ def total(a: Bounded, axes: tuple[int, ...], *, keepdims: bool, arithmetic: Arit
         own = sum_variance(value, squares, terms, arithmetic)
         variance = _together(value, arithmetic, given, own, KAPPA * arithmetic.u_s**2 * value**2)
     return Bounded(value, _settled(np.asarray(value), error + rounding), variance=variance)
+
+
+def _refuse_rounded_integers(*operands: Bounded) -> None:
+    """Refuse codes that may be off by one: what is made of them is for the operators of quantised tensors.
+
+    Raises:
+        ArithmeticError: there are such.
+    """
+    if any(not one.is_float and one.error is not None and np.any(one.error > 0) for one in operands):
+        raise ArithmeticError("computes with integers that rounding decides")
 
 
 def sum_variance(value: Floats, squares: Floats, terms: Any, arithmetic: Arithmetic) -> Floats:
@@ -331,6 +342,7 @@ def matmul(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     """
     if arithmetic.kernel is not None and a.is_float:
         return Bounded(arithmetic.kernel.matmul(a.value, b.value))
+    _refuse_rounded_integers(a, b)
     value = np.matmul(a.value, b.value)
     if not a.is_float:
         return Bounded(value)
@@ -444,8 +456,6 @@ def product_of_magnitudes(a: Magnitude, b: Magnitude) -> Floats:
 def where(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
     """Return a where the condition holds, else b; both keep their errors."""
     value = np.where(condition.value, a.value, b.value)
-    if not np.issubdtype(value.dtype, np.floating):
-        return Bounded(value)
     error, variance = None, None
     if a.error is not None or b.error is not None:
         error = np.broadcast_to(np.where(condition.value, a.errors(), b.errors()), value.shape)

@@ -22,7 +22,9 @@ from onnx_attest.verify.oracle.values import Scope, Value
 
 # Others pass on what they are given, Identity for example.
 _PRODUCTS = ("MatMul", "Einsum", "com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul")
-_ATTENDING = (*_PRODUCTS, "Attention", *CONTRIB)
+_OPERATORS = ("Attention", "com.microsoft.QAttention", *CONTRIB)
+"""Those that are an attention as a whole."""
+_ATTENDING = (*_PRODUCTS, *_OPERATORS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +127,7 @@ class Program:
             known |= _result_or_observed(node, known, arithmetic, run)
             found = _attention_at(node, known)
             run.seen += found
-            if not found and node.operator in ("Attention", *CONTRIB):
+            if not found and node.operator in _OPERATORS:
                 run.unseen.append(node.name)
             known |= _replaced(node, known, run) if run.noise is None else _shaken(node, known, run.noise)
             for name in self._last_use.get(index, ()):

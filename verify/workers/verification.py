@@ -15,6 +15,7 @@ import msgspec
 
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.engine import Step
+from onnx_attest.verify.pages import keep_pages
 from onnx_attest.verify.records import encode
 from onnx_attest.verify.task import Task, run_task
 from onnx_attest.verify.workers.streams import one_line, private_streams
@@ -44,6 +45,7 @@ Answer = Taken | Done
 
 def main() -> None:
     """Work off the tasks on stdin until there are no more."""
+    keep_pages()
     requests, answers = private_streams()
     decoder = msgspec.json.Decoder(Request)
 

@@ -1,76 +1,82 @@
-"""Smooth functions of one number: the error goes through the derivative, and the function itself is off by c_f u."""
+"""Smooth activation functions; those that are put together from straight pieces are in rectifiers.py."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
-from onnx_attest.verify.oracle import bounded
-from onnx_attest.verify.oracle.bounded import Bounded, Floats, rounded
+from onnx_attest.verify.oracle.bounded import FUNCTION_VARIANCE, Bounded, Floats, multiply, rounded
+from onnx_attest.verify.oracle.ops.composed import coefficient, each_stored, in_steps, stored
+from onnx_attest.verify.oracle.ops.curves import (
+    FUNCTION_ROUNDINGS,
+    curve,
+    ends,
+    flattening,
+    through_slope,
+    unary,
+)
+from onnx_attest.verify.oracle.ops.error_function import erf
+from onnx_attest.verify.oracle.ops.functions import RECIPROCAL_ROUNDINGS, tanh
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
 
-_ERF: Callable[[Any], Any] = np.frompyfunc(math.erf, 1, 1)  # NumPy has none, and SciPy is no dependency
-
-# Absolute error of a runtime's function in units of u, for results of size 1: the approximations in use (MLAS' erf
-# and tanh are rational ones) are within a few ulp of the largest value.
-_FUNCTION_ROUNDINGS = 8.0
-
-
-def erf(x: Floats) -> Floats:
-    """Return the error function."""
-    return np.asarray(_ERF(x), np.float64)
+_STEEPEST_GELU = 1.13
+_SOFTPLUS_ROUNDINGS = FUNCTION_ROUNDINGS + 5.0
+"""ln(1 + e^x): the logarithm's, c_exp of the exponential, and one of the sum; the sum is never below either."""
+_SOFTSIGN_ROUNDINGS = 1.0 + RECIPROCAL_ROUNDINGS
+"""x / (1 + |x|): of the sum, and of its reciprocal if x is multiplied with that, as Eigen does; then comes the last."""
 
 
-def smooth(
-    function: Callable[[Floats], Floats], slope: Callable[[Floats], Floats] | float, *, size: float = 1.0
-) -> Operator:
-    """Return the operator of a function.
-
-    Args:
-        function: evaluated in float64.
-        slope: |f'| at x, or the largest there is. Where it is a function, the curvature within the error is
-            covered by taking the largest of both ends and the middle, and twice the rest.
-        size: of the values that an absolute error of the approximation refers to; 0 for relative errors only.
-    """
-
-    def operator(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-        a = required(inputs, 0)
-        value = function(a.value)
-        inherited = _through(slope, a)
-        sizes = np.maximum(np.abs(value), size)
-        variance = _variance(function, a, sizes, arithmetic)
-        approximation = _FUNCTION_ROUNDINGS * arithmetic.u * sizes
-        return [rounded(value, inherited + approximation, arithmetic, variance=variance)]
-
-    return operator
+def _sigmoid(x: Floats) -> Floats:
+    return np.asarray(1 / (1 + np.exp(-x)))
 
 
-def _through(slope: Callable[[Floats], Floats] | float, a: Bounded) -> Floats | float:
-    error = a.errors()
-    if not callable(slope):
-        return slope * error
-    ends = [slope(a.value + sign * error) for sign in (-1.0, 0.0, 1.0)]
-    return np.asarray(np.maximum.reduce(ends) * error)
+def _softplus(x: Floats) -> Floats:
+    return np.asarray(np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x))))
 
 
-_STEP = (
-    2.0**-17
-)  # of a central difference in float64: what is cut off and what is rounded away are both below 1e-9
+def _softsign(x: Floats) -> Floats:
+    return np.asarray(x / (1 + np.abs(x)))
 
 
-def _variance(
-    function: Callable[[Floats], Floats], a: Bounded, sizes: Floats, arithmetic: Arithmetic
-) -> Floats | float:
-    """Return the variance through the slope at x, which is taken by a difference, and the function's own."""
-    if not arithmetic.deviations:
-        return 0.0
-    slope = (function(a.value + _STEP) - function(a.value - _STEP)) / (2 * _STEP)
-    own = bounded.FUNCTION_VARIANCE * arithmetic.u**2 * sizes**2
-    return np.asarray(slope**2 * a.variances() + own)
+sigmoid = curve(_sigmoid, lambda x, y: y * (1 - y), flattening(lambda x: _sigmoid(x) * (1 - _sigmoid(x))))
+"""1 / (1 + e^-x)."""
+softplus = curve(_softplus, lambda x, y: _sigmoid(x), ends(_softplus), roundings=_SOFTPLUS_ROUNDINGS)
+"""ln(1 + e^x)."""
+softsign = curve(
+    _softsign,
+    lambda x, y: (1 - np.abs(y)) ** 2,
+    flattening(lambda x: np.asarray((1 + np.abs(x)) ** -2.0)),
+    size=0.0,
+    roundings=_SOFTSIGN_ROUNDINGS,
+)
+"""x / (1 + |x|)."""
+
+
+def swish(x: Bounded, alpha: Bounded, steps: Arithmetic) -> Bounded:
+    """Return x sigmoid(alpha x)."""
+    argument = x if alpha.value == 1 else multiply(x, alpha, steps)
+    return multiply(x, sigmoid(argument, steps), steps)
+
+
+def _mish(a: Bounded, arithmetic: Arithmetic) -> Bounded:
+    """Return x tanh(softplus(x))."""
+    steps = in_steps(arithmetic)
+    return stored(multiply(a, tanh(softplus(a, steps), steps), steps), arithmetic)
+
+
+def _swish(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+    """Swish of opset 24."""
+    alpha = coefficient(node, "alpha", 1.0, arithmetic)
+    return [stored(swish(required(inputs, 0), alpha, in_steps(arithmetic)), arithmetic)]
+
+
+def _swiglu(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+    """SwiGLU of opset 28: the first input gates the second."""
+    gate, linear, steps = required(inputs, 0), required(inputs, 1), in_steps(arithmetic)
+    alpha = coefficient(node, "alpha", 1.0, arithmetic)
+    return [stored(multiply(swish(gate, alpha, steps), linear, steps), arithmetic)]
 
 
 def _gelu(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
@@ -78,35 +84,40 @@ def _gelu(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     kind = node.get("approximate", "none")
     if kind not in ("none", "tanh"):
         raise UnsupportedOperatorError(f"Gelu with approximate={kind}")
-    function = _gelu_exact if kind == "none" else _gelu_tanh
     a = required(inputs, 0)
-    value = function(a.value)
+    x = a.value
+    factor, slope = _normal(x) if kind == "none" else _almost_normal(x)
     # |gelu'| is at most 1.13; the factor 1 + erf is off by a few u whatever its size, times |x|.
-    inherited = 1.13 * a.errors() + _FUNCTION_ROUNDINGS * arithmetic.u * np.abs(a.value)
-    variance = _variance(function, a, np.abs(a.value), arithmetic)
-    return [rounded(value, inherited, arithmetic, variance=variance)]
+    inherited = _STEEPEST_GELU * a.errors()
+    inherited = inherited + FUNCTION_ROUNDINGS * arithmetic.u * (np.abs(x) + a.errors())
+    variance: Floats | float = 0.0
+    if arithmetic.deviations:
+        variance = through_slope(factor + x * slope, a) + FUNCTION_VARIANCE * (arithmetic.u * x) ** 2
+    return [rounded(x * factor, inherited, arithmetic, variance=variance)]
 
 
-def _gelu_exact(x: Floats) -> Floats:
-    return np.asarray(0.5 * x * (1 + erf(x / math.sqrt(2))))
+def _normal(x: Floats) -> tuple[Floats, Floats]:
+    """Return Phi(x), and its slope."""
+    density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    return np.asarray(0.5 * (1 + erf(x / math.sqrt(2)))), np.asarray(density)
 
 
-def _gelu_tanh(x: Floats) -> Floats:
-    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
-
-
-def _relu(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-    a = required(inputs, 0)
-    variance = None if a.variance is None else np.where(a.value > 0, a.variance, 0.0)
-    return [Bounded(np.maximum(a.value, 0), a.error, variance=variance)]
+def _almost_normal(x: Floats) -> tuple[Floats, Floats]:
+    """Return Gelu's approximation of Phi(x), and its slope."""
+    scale = math.sqrt(2 / math.pi)
+    bent = np.tanh(scale * (x + 0.044715 * x**3))
+    return np.asarray(0.5 * (1 + bent)), np.asarray(
+        0.5 * (1 - bent * bent) * scale * (1 + 3 * 0.044715 * x * x)
+    )
 
 
 OPERATORS: dict[str, Operator] = {
-    "Erf": smooth(erf, 2 / math.sqrt(math.pi)),
-    "Tanh": smooth(np.tanh, 1.0),
-    "Sigmoid": smooth(lambda x: 1 / (1 + np.exp(-x)), 0.25),
-    "Sin": smooth(np.sin, 1.0),
-    "Cos": smooth(np.cos, 1.0),
+    "Tanh": unary(tanh),
+    "Sigmoid": unary(sigmoid),
     "Gelu": _gelu,
-    "Relu": _relu,
+    "Softplus": unary(lambda a, arithmetic: softplus(a, each_stored(arithmetic))),
+    "Softsign": unary(lambda a, arithmetic: softsign(a, each_stored(arithmetic))),
+    "Mish": unary(_mish),
+    "Swish": _swish,
+    "SwiGLU": _swiglu,
 }

@@ -1,4 +1,4 @@
-"""Elementwise operators, comparisons and casts."""
+"""Arithmetic of two or more operands, element by element."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-import onnx
 
-from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle import bounded
-from onnx_attest.verify.oracle.bounded import Bounded
+from onnx_attest.verify.oracle.bounded import Array, Bounded, exact, rounded
+from onnx_attest.verify.oracle.ops.broadcasting import operands
+from onnx_attest.verify.oracle.ops.composed import in_steps
+from onnx_attest.verify.oracle.ops.curves import unary
+from onnx_attest.verify.oracle.ops.moving import rounds
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
@@ -24,82 +26,47 @@ from onnx_attest.verify.oracle.ops.operator import (
 
 
 def _binary(
-    real: Callable[[Bounded, Bounded, Arithmetic], Bounded], integer: Callable[[Any, Any], Any]
+    real: Callable[[Bounded, Bounded, Arithmetic], Bounded], integer: Callable[[Bounded, Bounded], Bounded]
 ) -> Operator:
-    """Return the operator that is `real` on floats and `integer`, exact, on integers."""
+    """Return the operator that is `real` on floats and `integer`, which wraps around, on integers."""
 
     def operator(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-        a, b = required(inputs, 0), required(inputs, 1)
-        if a.is_float:
-            return [real(a, b, arithmetic)]
-        return [Bounded(np.asarray(integer(a.value, b.value)))]
+        a, b = operands(node, inputs)
+        return [real(a, b, arithmetic) if a.is_float else integer(a, b)]
 
     return operator
 
 
-def _truncated_quotient(a: Any, b: Any) -> Any:
-    # ONNX divides integers like C: towards zero.
-    return (np.abs(a) // np.abs(b)) * np.sign(a) * np.sign(b)
+def _wrapping(
+    combine: Callable[[Any, Any], Any], *, linear: bool = False
+) -> Callable[[Bounded, Bounded], Bounded]:
+    """Return an operation on integers; codes that may be off have errors that only a sum keeps as they are."""
+
+    def operation(a: Bounded, b: Bounded) -> Bounded:
+        uncertain = rounds(a) or rounds(b)
+        if uncertain and not linear:
+            raise UnsupportedOperatorError("a product of integers that rounding decides")
+        value = np.asarray(combine(a.value, b.value))
+        return Bounded(value, np.broadcast_to(a.errors() + b.errors(), value.shape) if uncertain else None)
+
+    return operation
 
 
-def _unary(function: Callable[[Bounded, Arithmetic], Bounded]) -> Operator:
-    return lambda node, inputs, arithmetic: [function(required(inputs, 0), arithmetic)]
+def _quotient(a: Array, b: Array) -> Array:
+    """Return the quotient of integers as C has it: towards zero."""
+    if np.any(b == 0):
+        raise UnsupportedOperatorError("divides integers by zero")
+    floor = np.floor_divide(a, b)
+    cut = (floor * b != a) & ((a < 0) != (b < 0))
+    return np.asarray(floor + cut.astype(floor.dtype))
 
 
-def _comparison(compare: Callable[[Any, Any], Any]) -> Operator:
-    """Return a comparison; on floats it is only defined where rounding cannot decide it."""
-
-    def operator(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-        a, b = required(inputs, 0), required(inputs, 1)
-        uncertain = np.asarray(a.errors() + b.errors())
-        if uncertain.any() and np.any((uncertain > 0) & (np.abs(a.value - b.value) <= uncertain)):
-            raise UnsupportedOperatorError("compares numbers that are equal within their rounding errors")
-        return [Bounded(np.asarray(compare(a.value, b.value)))]
-
-    return operator
-
-
-def _logical(function: Callable[..., Any]) -> Operator:
-    return lambda node, inputs, arithmetic: [
-        Bounded(np.asarray(function(*(part.value for part in tensors(inputs)))))
-    ]
-
-
-def _extreme(choose: Callable[[Any, Any], Any]) -> Operator:
-    """Return Max or Min of any number of inputs: off by no more than the worst of them."""
-
-    def operator(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-        parts = tensors(inputs)
-        value = functools.reduce(choose, (part.value for part in parts))
-        errors = [np.asarray(part.errors()) for part in parts]
-        if not any(error.any() for error in errors):
-            return [Bounded(value)]
-        variance = None
-        if any(part.variance is not None for part in parts):
-            own = [np.where(part.value == value, part.variances(), 0.0) for part in parts]
-            variance = np.broadcast_to(functools.reduce(np.maximum, own), value.shape)
-        error = np.broadcast_to(functools.reduce(np.maximum, errors), value.shape)
-        return [Bounded(value, error, variance=variance)]
-
-    return operator
-
-
-def _mod(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-    a, b = required(inputs, 0), required(inputs, 1)
-    if a.is_float:
-        raise UnsupportedOperatorError("Mod of floats: it jumps where rounding decides")
-    return [Bounded(np.asarray((np.fmod if node.get("fmod", 0) else np.mod)(a.value, b.value)))]
-
-
-def _is_nan(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-    return [Bounded(np.isnan(required(inputs, 0).value))]
-
-
-def _negate(a: Bounded, arithmetic: Arithmetic) -> Bounded:
+def _negative(a: Bounded, arithmetic: Arithmetic) -> Bounded:
     return Bounded(-a.value, a.error, variance=a.variance)
 
 
-def _absolute(a: Bounded, arithmetic: Arithmetic) -> Bounded:
+def absolute(a: Bounded, arithmetic: Arithmetic) -> Bounded:
+    """Return |a|."""
     return Bounded(np.abs(a.value), a.error, variance=a.variance)
 
 
@@ -107,66 +74,87 @@ def _where(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     return [bounded.where(required(inputs, 0), required(inputs, 1), required(inputs, 2))]
 
 
-def _cast(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-    a = required(inputs, 0)
-    target = onnx.helper.tensor_dtype_to_np_dtype(node.get("to"))
-    node.get("saturate")  # of eight-bit floats only, which are refused
-    if not bounded.is_floating(target):
-        return [_cast_to_integer(a, target)]
-    return [_cast_to_float(a, target)]
+def _summed(parts: list[Bounded], arithmetic: Arithmetic) -> Bounded:
+    """Return the sum of tensors in any order: sum E + gamma_(n - 1) sum (|x| + E)."""
+    steps = in_steps(arithmetic)
+    result = functools.reduce(lambda a, b: bounded.add(a, b, steps), parts)
+    if len(parts) <= 2 or arithmetic.kernel is not None:
+        return result
+    inherited = functools.reduce(np.add, (np.asarray(part.errors()) for part in parts))
+    size = functools.reduce(np.add, (np.abs(part.value) for part in parts)) + inherited
+    roundings = len(parts) - 1
+    error = inherited + gamma(roundings, steps.u) * size + roundings * steps.omega
+    error = np.where(np.isfinite(result.value), error, 0.0)
+    return Bounded(result.value, error, variance=result.variance)
 
 
-def _cast_to_float(a: Bounded, target: Any) -> Bounded:
-    """Return the number rounded to the format: exactly so if it was exact, else with one more rounding.
+def _sum(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+    node.get("consumed_inputs")
+    return [_summed(tensors(inputs), arithmetic)]
 
-    A mask's -inf and the numbers beyond the format, which become infinite, stay what they are.
+
+def _mean(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+    node.get("consumed_inputs")
+    parts = tensors(inputs)
+    return [bounded.divide(_summed(parts, arithmetic), exact(np.array(float(len(parts)))), arithmetic)]
+
+
+def _mod(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+    a, b = required(inputs, 0), required(inputs, 1)
+    truncated = bool(node.get("fmod", 0))
+    function = np.fmod if truncated else np.mod
+    if a.is_float:
+        if not truncated and node.opset < _SINCE_FLOORED_FLOATS:
+            raise UnsupportedOperatorError(
+                "Mod of floats without fmod, to which ONNX gave no meaning before opset 28"
+            )
+        return [_real_remainder(a, b, arithmetic, truncated=truncated)]
+    if rounds(a) or rounds(b) or np.any(b.value == 0):
+        raise UnsupportedOperatorError("Mod by zero, or of integers that rounding decides")
+    return [Bounded(np.asarray(function(a.value, b.value)))]
+
+
+def _real_remainder(a: Bounded, b: Bounded, arithmetic: Arithmetic, *, truncated: bool) -> Bounded:
+    """Return a - n b, n = trunc(a / b) or floor(a / b): off by E_a + |n| E_b while n is sure, else by a whole b.
+
+    C's fmod is exact. Of a - floor(a / b) b the product and the difference are rounded.
     """
-    value = a.value.astype(np.float64)
-    with np.errstate(over="ignore"):
-        stored = value.astype(target).astype(np.float64)
-    if a.error is None:
-        return Bounded(stored)
-    error = np.broadcast_to(a.error, value.shape)
-    rounding = float(ml_dtypes.finfo(target).eps) / 2 * (np.abs(value) + error) + float(
-        ml_dtypes.finfo(target).smallest_subnormal
-    )
-    kept = np.where(np.isfinite(value) & (np.abs(value) + error > 0), error + rounding, 0.0)  # 0 stays 0
-    variance = None
-    if a.variance is not None:
-        own = bounded.KAPPA * (float(ml_dtypes.finfo(target).eps) / 2 * value) ** 2
-        variance = np.where(np.isfinite(value), a.variance + own, 0.0)
-    return Bounded(value, kept, a.magnitude, a.softmax, variance=variance)
+    value = np.asarray((np.fmod if truncated else np.mod)(a.value, b.value))
+    if arithmetic.kernel is not None:
+        return rounded(value, 0.0, arithmetic)
+    ea, eb = np.asarray(a.errors()), np.asarray(b.errors())
+    size = np.abs(b.value)
+    if np.any((eb > 0) & (size <= eb)):
+        raise UnsupportedOperatorError("Mod by a number that is zero within its rounding error")
+    whole = np.trunc if truncated else np.floor
+    quotients = [
+        whole((a.value + s * ea) / (b.value + t * eb)) for s in (-1.0, 1.0) for t in (-1.0, 1.0)
+    ]  # a quotient is monotone in both: its ends are among these
+    n = whole(a.value / b.value)
+    sure = np.logical_and.reduce([quotient == n for quotient in quotients]) | ((ea == 0) & (eb == 0))
+    inherited = np.where(sure, ea + np.where(eb > 0, np.abs(n) * eb, 0.0), size + eb + np.abs(value))
+    variance = a.variances() + np.where(eb > 0, n * n * b.variances(), 0.0)
+    variance = np.where(sure, variance, size**2 / 4)  # about half of the time a whole b off, at the most
+    if truncated:
+        error = np.where(np.isfinite(value), inherited, 0.0)
+        return Bounded(value, error, variance=variance if arithmetic.deviations else None)
+    u = max(arithmetic.u, arithmetic.u_s)
+    own = np.where(np.isfinite(size), u * (np.abs(a.value) + ea + size + eb), 0.0)
+    return rounded(value, inherited + own, arithmetic, variance=variance)
 
 
-def _cast_to_integer(a: Bounded, target: Any) -> Bounded:
-    if a.is_float and np.any(np.asarray(a.errors()) > 0):
-        raise UnsupportedOperatorError(f"Cast of a rounded number to {np.dtype(target).name}")
-    if np.dtype(target).itemsize < 1 or np.dtype(target).kind not in "iub":
-        raise UnsupportedOperatorError(f"Cast to {np.dtype(target).name}")
-    return Bounded(a.value.astype(target))
-
+_SINCE_FLOORED_FLOATS = 28
+"""Before opset 28, floats had C's remainder only."""
 
 OPERATORS: dict[str, Operator] = {
-    "Add": _binary(bounded.add, np.add),
-    "Sub": _binary(bounded.subtract, np.subtract),
-    "Mul": _binary(bounded.multiply, np.multiply),
-    "Div": _binary(bounded.divide, _truncated_quotient),
+    "Add": _binary(bounded.add, _wrapping(np.add, linear=True)),
+    "Sub": _binary(bounded.subtract, _wrapping(np.subtract, linear=True)),
+    "Mul": _binary(bounded.multiply, _wrapping(np.multiply)),
+    "Div": _binary(bounded.divide, _wrapping(_quotient)),
     "Mod": _mod,
-    "Exp": _unary(bounded.exponential),
-    "Sqrt": _unary(bounded.root),
-    "Neg": _unary(_negate),
-    "Abs": _unary(_absolute),
-    "Equal": _comparison(np.equal),
-    "Less": _comparison(np.less),
-    "LessOrEqual": _comparison(np.less_equal),
-    "Greater": _comparison(np.greater),
-    "GreaterOrEqual": _comparison(np.greater_equal),
-    "And": _logical(np.logical_and),
-    "Or": _logical(np.logical_or),
-    "Not": _logical(np.logical_not),
-    "IsNaN": _is_nan,
-    "Max": _extreme(np.maximum),
-    "Min": _extreme(np.minimum),
+    "Sum": _sum,
+    "Mean": _mean,
+    "Neg": unary(_negative),
+    "Abs": unary(absolute),
     "Where": _where,
-    "Cast": _cast,
 }

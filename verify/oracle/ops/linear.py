@@ -1,4 +1,4 @@
-"""Matrix products and reductions."""
+"""Matrix products."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.attention import weighted_sum, with_policy
 from onnx_attest.verify.oracle.bounded import Bounded, exact
-from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, integers, optional, required
+from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, optional, required
 
 
 def _matmul(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
@@ -38,30 +38,7 @@ def _transposed(a: Bounded, *, transpose: bool) -> Bounded:
     return a.moved(lambda array: array.T)
 
 
-def reduced_axes(node: Node, inputs: Inputs, rank: int) -> tuple[int, ...]:
-    """Return the axes to reduce: an attribute before opset 13 (sum) or 18 (max), an input since; all by default."""
-    given = integers(inputs, 1) if optional(inputs, 1) is not None else node.get("axes", ())
-    if node.get("noop_with_empty_axes", 0) and not given:
-        return ()
-    return tuple(axis % rank for axis in given) or tuple(range(rank))
-
-
-def _reduce_sum(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-    a = required(inputs, 0)
-    axes, keepdims = reduced_axes(node, inputs, a.value.ndim), bool(node.get("keepdims", 1))
-    return [bounded.total(a, axes, keepdims=keepdims, arithmetic=arithmetic)]
-
-
-def _reduce_max(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-    a = required(inputs, 0)
-    return [
-        bounded.largest(a, reduced_axes(node, inputs, a.value.ndim), keepdims=bool(node.get("keepdims", 1)))
-    ]
-
-
 OPERATORS: dict[str, Operator] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
-    "ReduceSum": _reduce_sum,
-    "ReduceMax": _reduce_max,
 }

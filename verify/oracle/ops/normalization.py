@@ -1,4 +1,4 @@
-"""Means, and normalisation over the last axes."""
+"""Normalisation over the last axes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,7 @@ from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import KAPPA, Bounded, Floats, rounded, sum_variance
 from onnx_attest.verify.oracle.kernels import Kernel
-from onnx_attest.verify.oracle.ops.linear import reduced_axes
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, optional, required
-
-
-def _reduce_mean(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
-    a = required(inputs, 0)
-    axes, keepdims = reduced_axes(node, inputs, a.value.ndim), bool(node.get("keepdims", 1))
-    terms = int(np.prod([a.value.shape[axis] for axis in axes], dtype=np.int64))
-    total = bounded.total(a, axes, keepdims=keepdims, arithmetic=arithmetic)
-    return [bounded.divide(total, Bounded(np.array(float(terms))), arithmetic)]
 
 
 def _layer_normalization(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
@@ -97,6 +88,5 @@ def _carried_out(
 
 
 OPERATORS: dict[str, Operator] = {
-    "ReduceMean": _reduce_mean,
     "LayerNormalization": _layer_normalization,
 }

@@ -1,0 +1,108 @@
+"""Casts: to a shorter format numbers round, to integers they are cut off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.oracle import bounded
+from onnx_attest.verify.oracle.bounded import Array, Bounded
+from onnx_attest.verify.oracle.ops.moving import rounds
+from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
+
+
+def _cast(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+    to = node.get("to")
+    kind = onnx.TensorProto.DataType.Value(to) if isinstance(to, str) else to  # a name before opset 6
+    return [_cast_to(node, required(inputs, 0), kind)]
+
+
+def _cast_like(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
+    kind = node.type_of(node.inputs[1])
+    like = required(inputs, 1)
+    if not kind and not like.is_float:  # floats are float64 here whatever they are in the file
+        kind = onnx.helper.np_dtype_to_tensor_dtype(like.value.dtype)
+    if not kind:
+        raise UnsupportedOperatorError("CastLike to a type that is not known")
+    return [_cast_to(node, required(inputs, 0), kind)]
+
+
+def _cast_to(node: Node, a: Bounded, kind: int) -> Bounded:
+    for irrelevant in ("saturate", "round_mode"):  # of eight-bit floats only, which are refused
+        node.get(irrelevant)
+    target = onnx.helper.tensor_dtype_to_np_dtype(kind)
+    if bounded.is_floating(target):
+        return _to_float(a, target)
+    if np.dtype(target).kind not in "iub":
+        raise UnsupportedOperatorError(f"Cast to {np.dtype(target).name}")
+    if target == np.bool_:
+        return _to_bool(a)
+    return _to_integer(a, target) if a.is_float else _between_integers(a, target)
+
+
+def _to_float(a: Bounded, target: Any) -> Bounded:
+    """Return the number rounded to the format: exactly so if it was exact, else with one more rounding.
+
+    What surely is beyond the format is infinite in it.
+    """
+    with np.errstate(over="ignore"):
+        stored = a.value.astype(target).astype(np.float64)
+    if a.error is None:
+        return Bounded(stored)
+    value, kind = a.value.astype(np.float64), ml_dtypes.finfo(target)
+    error = np.broadcast_to(a.error, value.shape)
+    last = float(kind.max) * (1 + float(kind.eps))
+    value = np.where(np.abs(value) - error > last, np.copysign(np.inf, value), value)
+    rounding = float(kind.eps) / 2 * (np.abs(value) + error) + float(kind.smallest_subnormal)
+    kept = np.where(np.isfinite(value) & (np.abs(value) + error > 0), error + rounding, 0.0)  # 0 stays 0
+    variance = None
+    if a.variance is not None:
+        own = bounded.KAPPA * (float(kind.eps) / 2 * value) ** 2
+        variance = np.where(np.isfinite(value), a.variance + own, 0.0)
+    return Bounded(value, kept, a.magnitude, a.softmax, variance=variance)
+
+
+def _to_integer(a: Bounded, target: Any) -> Bounded:
+    """Return the number cut off.
+
+    Raises:
+        UnsupportedOperatorError: rounding decides the integer, or the type does not have it, and ONNX says nothing.
+    """
+    value, error = np.trunc(a.value), a.errors()
+    ends = [np.trunc(a.value + sign * error) for sign in (1.0, -1.0)]
+    if rounds(a) and any(np.any(end != value) for end in ends):
+        raise UnsupportedOperatorError(
+            f"Cast to {np.dtype(target).name} of a number that is whole within its rounding error"
+        )
+    _refuse_beyond(value, target)
+    return Bounded(value.astype(target))
+
+
+def _refuse_beyond(value: Array, target: Any) -> None:
+    known = np.iinfo(target)
+    # 2^63 - 1 is no float64: the first number that is too large is compared with.
+    if not np.all((value >= float(known.min)) & (value < float(known.max // 2 + 1) * 2)):
+        raise UnsupportedOperatorError(f"Cast to {np.dtype(target).name} of a number beyond it")
+
+
+def _between_integers(a: Bounded, target: Any) -> Bounded:
+    """Return an integer without the bits that the type does not have; one that may be off stays so."""
+    if not rounds(a):
+        return Bounded(a.value.astype(target))
+    for sign in (1.0, -1.0):
+        _refuse_beyond(a.value + sign * a.errors(), target)
+    return Bounded(a.value.astype(target), a.error, variance=a.variance)
+
+
+def _to_bool(a: Bounded) -> Bounded:
+    error = np.asarray(a.errors())
+    if np.any((error > 0) & (np.abs(a.value) <= error)):
+        raise UnsupportedOperatorError("Cast to bool of a number that is zero within its rounding error")
+    return Bounded(a.value.astype(np.bool_))
+
+
+OPERATORS: dict[str, Operator] = {"Cast": _cast, "CastLike": _cast_like}
