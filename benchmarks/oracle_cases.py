@@ -15,7 +15,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from onnx_attest.verify.node_cases import NodeCase, Outcome, covered, judge_case, left_out, node_cases
+from onnx_attest.verify.node_cases import (
+    NodeCase,
+    Outcome,
+    covered,
+    exceptions,
+    judge_case,
+    left_out,
+    node_cases,
+)
 
 
 def main() -> None:
@@ -48,10 +56,12 @@ def table(cases: Sequence[NodeCase], outcomes: Mapping[str, Outcome]) -> str:
     lines = [
         "# The float64 oracle on ONNX's own node cases",
         "",
-        f"onnx {onnx.__version__}: {passed} of {len(outcomes)} cases of the covered operators pass within the operators' "
-        f"own bounds ({100 * passed / len(outcomes):.1f} %). An unsupported case counts as failed. The list of operators "
-        "(onnx_attest/verify/oracle/covered.toml) was committed before this was measured. A case counts for each "
-        "operator in it; ratio is the largest error over its bound. Made by benchmarks/oracle_cases.py.",
+        (
+            f"onnx {onnx.__version__}: {passed} of {len(outcomes)} cases of the covered operators pass within the operators' "
+            f"own bounds ({100 * passed / len(outcomes):.1f} %). An unsupported case counts as failed. The list of operators "
+            "(onnx_attest/verify/oracle/covered.toml) was committed before this was measured. A case counts for each "
+            "operator in it; ratio is the largest error over its bound. Made by benchmarks/oracle_cases.py."
+        ),
         "",
         "| operator | group | cases | passed | failed | unsupported | ratio |",
         "|---|---|---:|---:|---:|---:|---:|",
@@ -66,7 +76,7 @@ def table(cases: Sequence[NodeCase], outcomes: Mapping[str, Outcome]) -> str:
         )
     lines += ["", "## Cases that do not pass, and why", ""]
     lines += [
-        f"* `{outcome.case}`: {outcome.status}: {outcome.reason}"
+        f"* `{outcome.case}`: {exceptions().get(outcome.case, outcome.status)} ({outcome.reason})"
         for outcome in outcomes.values()
         if outcome.status != "passed"
     ] or ["None."]

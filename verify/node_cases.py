@@ -78,6 +78,12 @@ def _contract() -> dict[str, Any]:
     return tomllib.loads((files("onnx_attest.verify.oracle") / "covered.toml").read_text())
 
 
+def exceptions() -> Mapping[str, str]:
+    """Return the cases that are known not to pass, with what becomes of each and why."""
+    known: dict[str, str] = _contract()["exceptions"]
+    return known
+
+
 def left_out(case: NodeCase) -> str:
     """Return why a case is none of those the oracle is meant to cover, "" if it is."""
     others = [operator for operator in case.operators if operator not in covered()]
