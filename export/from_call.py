@@ -14,13 +14,19 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+_ANY_SIZE = 2**31
+"""What torch.export.Dim has as its largest size where none is given is far beyond."""
+
+
 def contract_of_call(
     module: nn.Module,
     args: tuple[torch.Tensor, ...],
     outputs: tuple[torch.Tensor, ...],
-    dynamic: Mapping[str, Mapping[int, str]],
+    dynamic: Mapping[str, Mapping[int, Any]],
 ) -> Contract:
     """Return the contract that the call itself shows: names from `forward`, sizes and dtypes from the tensors.
+
+    A dynamic axis is a name, or a `torch.export.Dim`, whose largest size is kept.
 
     An output's axis is taken for a symbolic one if its size is that of exactly one traced axis.
 
@@ -28,6 +34,16 @@ def contract_of_call(
         UsageError: `dynamic` names an input that `forward` does not have, or an axis the tensor does not have.
     """
     names = _parameter_names(module, len(args))
+    longest = {
+        axis.__name__: int(axis.max)
+        for axes in dynamic.values()
+        for axis in axes.values()
+        if not isinstance(axis, str) and axis.max < _ANY_SIZE
+    }
+    dynamic = {
+        name: {at: axis if isinstance(axis, str) else axis.__name__ for at, axis in axes.items()}
+        for name, axes in dynamic.items()
+    }
     _refuse_unknown(dynamic, names, args)
     inputs = tuple(
         guess_input(name, _axes(tensor, dynamic.get(name, {})), _dtype(tensor))
@@ -38,7 +54,7 @@ def contract_of_call(
         for name, tensor in zip(names, args, strict=True)
         for index, axis in dynamic.get(name, {}).items()
     }
-    return Contract(inputs, tuple(_outputs(outputs, traced)), traced)
+    return Contract(inputs, tuple(_outputs(outputs, traced)), traced, longest=longest)
 
 
 def _parameter_names(module: nn.Module, count: int) -> list[str]:

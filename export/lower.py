@@ -114,7 +114,12 @@ def capture(module: nn.Module, examples: tuple[Any, ...], contract: Contract) ->
 def _dynamic_shapes(contract: Contract) -> tuple[dict[int, Any], ...]:
     import torch
 
-    dimensions = {axis: torch.export.Dim(axis) for axis in contract.symbolic_axes()}
+    dimensions = {
+        axis: torch.export.Dim(axis, max=contract.longest[axis])
+        if axis in contract.longest
+        else torch.export.Dim(axis)
+        for axis in contract.symbolic_axes()
+    }
     return tuple(
         {index: dimensions[axis] for index, axis in enumerate(spec.axes) if isinstance(axis, str)}
         for spec in contract.inputs

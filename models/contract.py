@@ -83,6 +83,7 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             (no accepted mask can empty a row) or `unknown`.
         batch: axes that count sequences rather than tokens, beside those that are called batch.
         granularity: sizes of all other axes are multiples of it; a network that halves an image five times takes 32.
+        longest: the largest size of an axis, where there is one: a table of positions has a last row.
         specification: the formula as an ONNX graph in text form, if the module is to be held
             against something other than the graph exported from it. Evaluated in float64.
     """
@@ -94,6 +95,7 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     specification: str | None = None
     batch: tuple[str, ...] = ()
     granularity: int = 1
+    longest: dict[str, int] = {}
 
     def __post_init__(self) -> None:
         """Refuse a contract that contradicts itself.

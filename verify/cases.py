@@ -131,8 +131,10 @@ def _sizes(contract: Contract, batch: int | None, length: int | str) -> dict[str
     for offset, axis in enumerate(contract.symbolic_axes()):
         wanted, keep = _wanted(contract, axis, offset, batch, length)
         step = 1 if contract.is_batch(axis) else contract.granularity
-        while not keep and (wanted * step in taken or wanted * step in sizes.values()):
-            wanted += 1
+        wanted = min(wanted, max(1, contract.longest.get(axis, wanted * step) // step))
+        downwards = wanted * step >= contract.longest.get(axis, wanted * step + 1)
+        while not keep and wanted > 1 and (wanted * step in taken or wanted * step in sizes.values()):
+            wanted += -1 if downwards else 1
         sizes[axis] = wanted * step
     return sizes
 

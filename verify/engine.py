@@ -14,7 +14,7 @@ from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES, Arithmetic, profile
 from onnx_attest.verify.asked_got import compare_asked_and_got
 from onnx_attest.verify.blame import EXPORTER, FUSION, MODULE
-from onnx_attest.verify.by_node import culprit_of, judged_by_nodes, with_culprit
+from onnx_attest.verify.by_node import culprit_of, judged_by_nodes, says_little, with_culprit
 from onnx_attest.verify.cases import case_of_axes, longest_axis, plan_cases, without_unreachable
 from onnx_attest.verify.cell import (
     Cell,
@@ -316,7 +316,9 @@ class _Verification:
             if outputs is not None and cell.unbounded:
                 cell, evaluation = self._in_pieces(stage, cell, inputs, outputs, evaluation)
             if outputs is not None:
-                lacking = cell.unbounded or isinstance(evaluation, str)
+                lacking = (
+                    cell.unbounded or isinstance(evaluation, str) or says_little(evaluation, stage.arithmetic)
+                )
                 cell = self._by_nodes(stage, cell, inputs, outputs, lacking=lacking)
             elif isinstance(evaluation, str) and self._fits_nothing:
                 cell = not_at_these_sizes(cell, evaluation)
@@ -373,7 +375,7 @@ class _Verification:
     ) -> Cell:
         """Return a cell without a verdict judged by its nodes, and a runtime's first failed one with its culprit."""
         failed = cell.record.verdict == "failed" and stage.name not in self._inspections
-        lacking = lacking and cell.record.verdict == "inconclusive"
+        lacking = lacking and cell.record.verdict in ("inconclusive", "passed")
         if stage.name == MODULE or not (failed or lacking):
             return cell
         if self._subject.expected.source != "graph" or excuse(cell, self._plan.known).record.known:

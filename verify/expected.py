@@ -127,7 +127,11 @@ class Expected:
     def _logit_std(self, gain: float) -> float | None:
         step = self._contract.granularity
         more = 16 if step == 1 else step
-        sizes = {axis: size + more for axis, size in self._contract.traced.items()}
+        # Of batches one is enough; lengths are such that a few hundred logits are seen.
+        sizes = {
+            axis: size if self._contract.is_batch(axis) else size + more
+            for axis, size in self._contract.traced.items()
+        }
         case = CaseRecord(name="calibration", axes=sizes, mask=self._plain_mask())
         try:
             arithmetic = PROFILES[OF_DTYPE[self._signature.floating.name]]

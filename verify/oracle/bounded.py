@@ -201,7 +201,17 @@ def multiply(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     result = rounded(
         a.value * b.value, inherited, arithmetic, _scalar_roundings(a, b, arithmetic), variance=variance
     )
-    return _scaled_magnitude(result, a, b)
+    nothing = ((a.value == 0) & (ea == 0) & np.isfinite(b.value)) | (
+        (b.value == 0) & (eb == 0) & np.isfinite(a.value)
+    )
+    return _scaled_magnitude(_exact_where(nothing, result), a, b)
+
+
+def _exact_where(nothing: NDArray[np.bool_], result: Bounded) -> Bounded:
+    """Return a result without error where it is 0 because an operand surely is: nothing can underflow there."""
+    if result.error is None or not nothing.any():
+        return result
+    return replace(result, error=np.where(nothing, 0.0, result.error))
 
 
 def divide(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
@@ -219,6 +229,7 @@ def divide(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
         inherited = (ea + _product(np.abs(quotient), eb)) / (magnitude - eb)
         variance = (a.variances() + _product(quotient**2, b.variances())) / b.value**2
     result = rounded(quotient, inherited, arithmetic, _scalar_roundings(a, b, arithmetic), variance=variance)
+    result = _exact_where((a.value == 0) & (ea == 0) & np.isfinite(b.value) & (b.value != 0), result)
     if b.value.size != 1 or a.magnitude is None:
         return result
     return replace(result, magnitude=a.magnitude / np.abs(b.value))

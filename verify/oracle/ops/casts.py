@@ -67,25 +67,26 @@ def _to_float(a: Bounded, target: Any) -> Bounded:
 
 
 def _to_integer(a: Bounded, target: Any) -> Bounded:
-    """Return the number cut off.
+    """Return the number cut off: off by what rounding decides, and by anything where the type does not have it.
 
-    Raises:
-        UnsupportedOperatorError: rounding decides the integer, or the type does not have it, and ONNX says nothing.
+    There ONNX says nothing: an exporter casts what it does not use, the logarithm of 0 for example, and chooses later.
     """
-    value, error = np.trunc(a.value), a.errors()
+    error = np.broadcast_to(a.errors(), a.value.shape)
     ends = [np.trunc(a.value + sign * error) for sign in (1.0, -1.0)]
-    if rounds(a) and any(np.any(end != value) for end in ends):
-        raise UnsupportedOperatorError(
-            f"Cast to {np.dtype(target).name} of a number that is whole within its rounding error"
-        )
-    _refuse_beyond(value, target)
-    return Bounded(value.astype(target))
+    known = np.logical_and.reduce([_is_in(end, target) for end in ends])
+    value = np.trunc(np.where(known, a.value, 0.0))
+    off = np.where(known, np.maximum(np.abs(ends[0] - value), np.abs(ends[1] - value)), np.inf)
+    return Bounded(value.astype(target), off if off.any() else None)
+
+
+def _is_in(value: Array, target: Any) -> Array:
+    known = np.iinfo(target)
+    # 2^63 - 1 is no float64: the first number that is too large is compared with.
+    return np.asarray((value >= float(known.min)) & (value < float(known.max // 2 + 1) * 2))
 
 
 def _refuse_beyond(value: Array, target: Any) -> None:
-    known = np.iinfo(target)
-    # 2^63 - 1 is no float64: the first number that is too large is compared with.
-    if not np.all((value >= float(known.min)) & (value < float(known.max // 2 + 1) * 2)):
+    if not np.all(_is_in(value, target)):
         raise UnsupportedOperatorError(f"Cast to {np.dtype(target).name} of a number beyond it")
 
 
