@@ -10,7 +10,7 @@ from onnx import helper
 
 from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.oracle.bounded import Bounded, exact
-from onnx_attest.verify.oracle.ops import convolution, nchwc, pooling, resampling
+from onnx_attest.verify.oracle.ops.images import convolution, nchwc, pooling, resampling
 from onnx_attest.verify.oracle.ops.operator import Node
 
 FP32 = replace(PROFILES["fp32"], deviations=True)

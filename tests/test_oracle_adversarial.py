@@ -162,7 +162,10 @@ def test_normalisation_of_equal_numbers_is_inconclusive_not_passed(tmp_path):
     ones = {"x": np.ones((2, 4), np.float32), "w": np.ones((2, 4), np.float32)}
     report = verify(path, runtimes=["ort-cpu"], inputs=ones)
     assert report.verdict == "inconclusive"
-    assert report.cells[0].reason == "8 elements have no bound in this case, even node by node: LayerNormalization_1 (LayerNormalization)"
+    assert (
+        report.cells[0].reason
+        == "8 elements have no bound in this case, even node by node: LayerNormalization_1 (LayerNormalization)"
+    )
 
 
 def test_nan_is_never_excused_by_a_bound_that_reaches_infinity():

@@ -26,7 +26,7 @@ from spatial import (
 from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.oracle.bounded import exact
 from onnx_attest.verify.oracle.kernels import pool
-from onnx_attest.verify.oracle.ops.nchwc import block_of
+from onnx_attest.verify.oracle.ops.images.nchwc import block_of
 from onnx_attest.verify.oracle.ops.operator import Node, UnsupportedOperatorError
 
 U = FP32.u

@@ -16,8 +16,8 @@ from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import GraphOracle
 from onnx_attest.verify.oracle.kernels import Kernel
-from onnx_attest.verify.oracle.ops.error_function import erf
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
+from onnx_attest.verify.oracle.ops.pointwise.error_function import erf
 
 FP64 = replace(PROFILES["fp64"], deviations=True)
 FP16 = PROFILES["fp16-steps"]

@@ -11,8 +11,8 @@ import pytest
 from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.oracle.bounded import Bounded, exact
 from onnx_attest.verify.oracle.kernels import Kernel
-from onnx_attest.verify.oracle.ops.named_activations import KINDS, named
 from onnx_attest.verify.oracle.ops.operator import Node, UnsupportedOperatorError
+from onnx_attest.verify.oracle.ops.pointwise.named_activations import KINDS, named
 from onnx_attest.verify.oracle.ops.recurrent import OPERATORS
 
 FP32 = PROFILES["fp32"]

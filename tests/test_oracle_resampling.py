@@ -22,7 +22,7 @@ from spatial import (
 from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.oracle.bounded import Bounded, exact
 from onnx_attest.verify.oracle.kernels import pool
-from onnx_attest.verify.oracle.ops.interpolation import TRIANGLE, Places, Window, cubic, taps_at
+from onnx_attest.verify.oracle.ops.images.interpolation import TRIANGLE, Places, Window, cubic, taps_at
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 
 U = FP32.u

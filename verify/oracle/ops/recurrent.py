@@ -16,7 +16,6 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import KAPPA, Bounded, rounded
-from onnx_attest.verify.oracle.ops.named_activations import Activation, named
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
@@ -25,6 +24,7 @@ from onnx_attest.verify.oracle.ops.operator import (
     optional,
     required,
 )
+from onnx_attest.verify.oracle.ops.pointwise.named_activations import Activation, named
 from onnx_attest.verify.oracle.values import Value
 
 State = tuple[Bounded, ...]

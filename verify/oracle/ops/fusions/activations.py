@@ -12,8 +12,8 @@ from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import FUNCTION_VARIANCE, Bounded, Floats, rounded
 from onnx_attest.verify.oracle.ops import attention
-from onnx_attest.verify.oracle.ops.error_function import erf
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, optional, required
+from onnx_attest.verify.oracle.ops.pointwise.error_function import erf
 
 _FUNCTION_ROUNDINGS = 8.0
 """Absolute error of a factor between 0 and 2 in units of u: of an erf, a tanh or a sigmoid, see activations.py."""

@@ -9,7 +9,6 @@ from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Array, Bounded
 from onnx_attest.verify.oracle.ops import linear
 from onnx_attest.verify.oracle.ops.fusions.activations import fast_gelu
-from onnx_attest.verify.oracle.ops.named_activations import named
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
@@ -18,6 +17,7 @@ from onnx_attest.verify.oracle.ops.operator import (
     optional,
     required,
 )
+from onnx_attest.verify.oracle.ops.pointwise.named_activations import named
 from onnx_attest.verify.oracle.ops.products import product
 
 

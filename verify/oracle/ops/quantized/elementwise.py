@@ -9,8 +9,9 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import KAPPA, Bounded, Floats
-from onnx_attest.verify.oracle.ops import activations, attention
+from onnx_attest.verify.oracle.ops import attention
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
+from onnx_attest.verify.oracle.ops.pointwise import activations
 from onnx_attest.verify.oracle.ops.quantized.codes import (
     Grid,
     differences,

@@ -10,7 +10,7 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Bounded, Floats
-from onnx_attest.verify.oracle.ops.convolution import convolved
+from onnx_attest.verify.oracle.ops.images.convolution import convolved
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,

@@ -11,8 +11,8 @@ import onnx
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Bounded
-from onnx_attest.verify.oracle.ops import casts
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
+from onnx_attest.verify.oracle.ops.pointwise import casts
 from onnx_attest.verify.oracle.ops.quantized.codes import Grid, given_grid, in_units, limits, to_codes
 
 _SHORT: dict[int, Any] = {

@@ -7,8 +7,8 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Bounded
+from onnx_attest.verify.oracle.ops.images.pooling import maximum, mean, pooled_windows
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, required
-from onnx_attest.verify.oracle.ops.pooling import maximum, mean, pooled_windows
 from onnx_attest.verify.oracle.ops.quantized.codes import scalar_grid
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import KAPPA, Array, Bounded, Floats
-from onnx_attest.verify.oracle.ops.interpolation import (
+from onnx_attest.verify.oracle.ops.images.interpolation import (
     SINGLE,
     TRIANGLE,
     Filter,
@@ -26,7 +26,7 @@ from onnx_attest.verify.oracle.ops.interpolation import (
     taps_at,
     zeros_outside,
 )
-from onnx_attest.verify.oracle.ops.moving import placing, whole
+from onnx_attest.verify.oracle.ops.moves.moving import placing, whole
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,

@@ -11,10 +11,7 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Array, Bounded, exact, rounded
-from onnx_attest.verify.oracle.ops.broadcasting import operands
-from onnx_attest.verify.oracle.ops.composed import in_steps
-from onnx_attest.verify.oracle.ops.curves import unary
-from onnx_attest.verify.oracle.ops.moving import rounds
+from onnx_attest.verify.oracle.ops.moves.moving import rounds
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
@@ -23,6 +20,9 @@ from onnx_attest.verify.oracle.ops.operator import (
     required,
     tensors,
 )
+from onnx_attest.verify.oracle.ops.pointwise.broadcasting import operands
+from onnx_attest.verify.oracle.ops.pointwise.composed import in_steps
+from onnx_attest.verify.oracle.ops.pointwise.curves import unary
 
 
 def _binary(

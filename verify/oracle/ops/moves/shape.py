@@ -7,7 +7,7 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Array, Bounded
-from onnx_attest.verify.oracle.ops.moving import moving, placing, whole
+from onnx_attest.verify.oracle.ops.moves.moving import moving, placing, whole
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,

@@ -8,8 +8,9 @@ import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import FUNCTION_VARIANCE, Bounded, Floats, multiply, rounded
-from onnx_attest.verify.oracle.ops.composed import coefficient, each_stored, in_steps, stored
-from onnx_attest.verify.oracle.ops.curves import (
+from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
+from onnx_attest.verify.oracle.ops.pointwise.composed import coefficient, each_stored, in_steps, stored
+from onnx_attest.verify.oracle.ops.pointwise.curves import (
     FUNCTION_ROUNDINGS,
     curve,
     ends,
@@ -17,9 +18,8 @@ from onnx_attest.verify.oracle.ops.curves import (
     through_slope,
     unary,
 )
-from onnx_attest.verify.oracle.ops.error_function import erf
-from onnx_attest.verify.oracle.ops.functions import RECIPROCAL_ROUNDINGS, tanh
-from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
+from onnx_attest.verify.oracle.ops.pointwise.error_function import erf
+from onnx_attest.verify.oracle.ops.pointwise.functions import RECIPROCAL_ROUNDINGS, tanh
 
 _STEEPEST_GELU = 1.13
 _SOFTPLUS_ROUNDINGS = FUNCTION_ROUNDINGS + 5.0

@@ -15,7 +15,9 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Array, Bounded
-from onnx_attest.verify.oracle.ops.convolution import activated, by_channel, convolved
+from onnx_attest.verify.oracle.ops.images.convolution import activated, by_channel, convolved
+from onnx_attest.verify.oracle.ops.images.pooling import global_mean, maximum, mean, pooled_windows
+from onnx_attest.verify.oracle.ops.images.resampling import upsampled_whole
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
@@ -24,8 +26,6 @@ from onnx_attest.verify.oracle.ops.operator import (
     optional,
     required,
 )
-from onnx_attest.verify.oracle.ops.pooling import global_mean, maximum, mean, pooled_windows
-from onnx_attest.verify.oracle.ops.resampling import upsampled_whole
 
 _WIDE, _NARROW = 16, 8
 """Channels in a block: 16 with AVX-512, 8 without."""

@@ -10,7 +10,7 @@ import onnx
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import KAPPA, Bounded, Floats, exact, is_floating
-from onnx_attest.verify.oracle.ops.moving import rounds, whole
+from onnx_attest.verify.oracle.ops.moves.moving import rounds, whole
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,

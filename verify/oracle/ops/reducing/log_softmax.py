@@ -10,10 +10,10 @@ from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.attention import SoftmaxFacts, softmax
 from onnx_attest.verify.oracle.bounded import FUNCTION_VARIANCE, KAPPA, Bounded, Floats, rounded, sum_variance
 from onnx_attest.verify.oracle.kernels import Kernel
-from onnx_attest.verify.oracle.ops.composed import each_stored, in_steps
-from onnx_attest.verify.oracle.ops.curves import FUNCTION_ROUNDINGS
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
-from onnx_attest.verify.oracle.ops.reductions import Axes, reducing
+from onnx_attest.verify.oracle.ops.pointwise.composed import each_stored, in_steps
+from onnx_attest.verify.oracle.ops.pointwise.curves import FUNCTION_ROUNDINGS
+from onnx_attest.verify.oracle.ops.reducing.reductions import Axes, reducing
 
 _SINCE_ONE_AXIS = 13
 """Before opset 13, all axes from `axis` (default 1) on were one."""

@@ -17,11 +17,11 @@ from onnx_attest.verify.oracle.bounded import (
     multiply,
     subtract,
 )
-from onnx_attest.verify.oracle.ops.composed import coefficient, each_stored, in_steps, stored
-from onnx_attest.verify.oracle.ops.jumps import crossing
-from onnx_attest.verify.oracle.ops.limits import clipped
-from onnx_attest.verify.oracle.ops.moving import rounds
+from onnx_attest.verify.oracle.ops.moves.moving import rounds
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
+from onnx_attest.verify.oracle.ops.pointwise.composed import coefficient, each_stored, in_steps, stored
+from onnx_attest.verify.oracle.ops.pointwise.jumps import crossing
+from onnx_attest.verify.oracle.ops.pointwise.limits import clipped
 
 _ZERO, _ONE = exact(np.zeros(())), exact(np.ones(()))
 _SIXTH = np.array([1 / 6])

@@ -9,10 +9,7 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import KAPPA, Array, Bounded, Floats, exact, rounded, sum_variance
-from onnx_attest.verify.oracle.ops.composed import in_steps
-from onnx_attest.verify.oracle.ops.elementwise import absolute
-from onnx_attest.verify.oracle.ops.functions import logarithm
-from onnx_attest.verify.oracle.ops.moving import rounds
+from onnx_attest.verify.oracle.ops.moves.moving import rounds
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
@@ -22,6 +19,9 @@ from onnx_attest.verify.oracle.ops.operator import (
     optional,
     required,
 )
+from onnx_attest.verify.oracle.ops.pointwise.composed import in_steps
+from onnx_attest.verify.oracle.ops.pointwise.elementwise import absolute
+from onnx_attest.verify.oracle.ops.pointwise.functions import logarithm
 
 Axes = tuple[int, ...]
 Reduction = Callable[[Bounded, Axes, bool, Arithmetic], Bounded]

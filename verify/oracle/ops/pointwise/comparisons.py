@@ -9,8 +9,7 @@ import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Array, Bounded
-from onnx_attest.verify.oracle.ops.broadcasting import operands
-from onnx_attest.verify.oracle.ops.moving import rounds
+from onnx_attest.verify.oracle.ops.moves.moving import rounds
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
@@ -18,6 +17,7 @@ from onnx_attest.verify.oracle.ops.operator import (
     UnsupportedOperatorError,
     required,
 )
+from onnx_attest.verify.oracle.ops.pointwise.broadcasting import operands
 
 _SINCE_ANY_SHIFT = 28
 """Before opset 28, nothing was said of shifts by the width of the type or more."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Array, Bounded
-from onnx_attest.verify.oracle.ops.moving import only, rounds
+from onnx_attest.verify.oracle.ops.moves.moving import only, rounds
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
 
 

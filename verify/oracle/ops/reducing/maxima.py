@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Array, Bounded
-from onnx_attest.verify.oracle.ops.log_softmax import by_rows
-from onnx_attest.verify.oracle.ops.moving import rounds
+from onnx_attest.verify.oracle.ops.moves.moving import rounds
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
+from onnx_attest.verify.oracle.ops.reducing.log_softmax import by_rows
 
 
 def first_largest(a: Bounded, *, last: bool = False) -> NDArray[np.int64]:

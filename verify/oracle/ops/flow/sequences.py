@@ -7,7 +7,8 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Bounded
-from onnx_attest.verify.oracle.ops.moving import only, whole
+from onnx_attest.verify.oracle.ops.moves.moving import only, whole
+from onnx_attest.verify.oracle.ops.moves.shape import split
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
@@ -17,7 +18,6 @@ from onnx_attest.verify.oracle.ops.operator import (
     required,
     sequence,
 )
-from onnx_attest.verify.oracle.ops.shape import split
 from onnx_attest.verify.oracle.values import Listed, Value
 
 

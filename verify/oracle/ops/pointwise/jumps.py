@@ -9,9 +9,9 @@ import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Array, Bounded, Floats
-from onnx_attest.verify.oracle.ops.error_function import erf
-from onnx_attest.verify.oracle.ops.limits import monotone
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, required
+from onnx_attest.verify.oracle.ops.pointwise.error_function import erf
+from onnx_attest.verify.oracle.ops.pointwise.limits import monotone
 
 
 def crossing(distance: Floats, a: Bounded) -> Floats:

@@ -8,9 +8,17 @@ import numpy as np
 
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Floats
-from onnx_attest.verify.oracle.ops.curves import Reach, curve, ends, flattening, lipschitz, unary, within
-from onnx_attest.verify.oracle.ops.error_function import erf
 from onnx_attest.verify.oracle.ops.operator import Operator
+from onnx_attest.verify.oracle.ops.pointwise.curves import (
+    Reach,
+    curve,
+    ends,
+    flattening,
+    lipschitz,
+    unary,
+    within,
+)
+from onnx_attest.verify.oracle.ops.pointwise.error_function import erf
 
 RECIPROCAL_ROUNDINGS = 2.0
 """An estimate that one step of Newton's improves is within two units of roundoff (Eigen's is)."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle.bounded import Bounded, Floats, exact
-from onnx_attest.verify.oracle.ops.moving import only
+from onnx_attest.verify.oracle.ops.moves.moving import only
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,

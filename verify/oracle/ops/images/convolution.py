@@ -25,12 +25,9 @@ from onnx_attest.verify.oracle.bounded import (
     rounded,
     sum_variance,
 )
-from onnx_attest.verify.oracle.ops.activations import swish
-from onnx_attest.verify.oracle.ops.composed import in_steps, stored
-from onnx_attest.verify.oracle.ops.interpolation import TRIANGLE, Places, sampled
-from onnx_attest.verify.oracle.ops.limits import clipped
-from onnx_attest.verify.oracle.ops.moving import whole
-from onnx_attest.verify.oracle.ops.named_activations import named
+from onnx_attest.verify.oracle.ops.images.interpolation import TRIANGLE, Places, sampled
+from onnx_attest.verify.oracle.ops.images.windows import Sizes, Windows, sizes_in, windows_of
+from onnx_attest.verify.oracle.ops.moves.moving import whole
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
@@ -39,7 +36,10 @@ from onnx_attest.verify.oracle.ops.operator import (
     optional,
     required,
 )
-from onnx_attest.verify.oracle.ops.windows import Sizes, Windows, sizes_in, windows_of
+from onnx_attest.verify.oracle.ops.pointwise.activations import swish
+from onnx_attest.verify.oracle.ops.pointwise.composed import in_steps, stored
+from onnx_attest.verify.oracle.ops.pointwise.limits import clipped
+from onnx_attest.verify.oracle.ops.pointwise.named_activations import named
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle.bounded import KAPPA, Array, Bounded, Floats, rounded, sum_variance
-from onnx_attest.verify.oracle.ops.interpolation import SINGLE, TRIANGLE, Places, Taps, Window, taps_at
-from onnx_attest.verify.oracle.ops.moving import placing
+from onnx_attest.verify.oracle.ops.images.interpolation import SINGLE, TRIANGLE, Places, Taps, Window, taps_at
+from onnx_attest.verify.oracle.ops.moves.moving import placing
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
 
 _SINCE_HALF_PIXEL = 16

@@ -12,7 +12,8 @@ import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Bounded
-from onnx_attest.verify.oracle.ops.moving import only, placing, whole
+from onnx_attest.verify.oracle.ops.flow.sequences import stacked
+from onnx_attest.verify.oracle.ops.moves.moving import only, placing, whole
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
@@ -22,7 +23,6 @@ from onnx_attest.verify.oracle.ops.operator import (
     required,
     sequence,
 )
-from onnx_attest.verify.oracle.ops.sequences import stacked
 from onnx_attest.verify.oracle.values import Listed, Value
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import KAPPA, Array, Bounded, Floats, rounded
-from onnx_attest.verify.oracle.ops.moving import only, rounds
+from onnx_attest.verify.oracle.ops.moves.moving import only, rounds
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
 
 Cumulation = Callable[[Bounded, Arithmetic], Bounded]

@@ -10,8 +10,9 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Array, Bounded, Floats, rounded, sum_variance
-from onnx_attest.verify.oracle.ops import regions
-from onnx_attest.verify.oracle.ops.moving import placing, whole
+from onnx_attest.verify.oracle.ops.images import regions
+from onnx_attest.verify.oracle.ops.images.windows import Windows, sizes_in, windows_of
+from onnx_attest.verify.oracle.ops.moves.moving import placing, whole
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
@@ -20,7 +21,6 @@ from onnx_attest.verify.oracle.ops.operator import (
     optional,
     required,
 )
-from onnx_attest.verify.oracle.ops.windows import Windows, sizes_in, windows_of
 
 _SINCE_CEIL = 10
 """ceil_mode of AveragePool and MaxPool, and dilations of MaxPool."""
