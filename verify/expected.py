@@ -71,7 +71,9 @@ class Expected:
         self, inputs: Mapping[str, NDArray[Any]], arithmetic: Arithmetic, empty_rows: str
     ) -> Evaluation:
         """Return the same of the file's own graph, under another policy for empty rows."""
-        return GraphOracle(self._signature.model, empty_rows=empty_rows).evaluate(inputs, arithmetic)
+        return GraphOracle(
+            self._signature.model, empty_rows=empty_rows, folder=self._signature.folder
+        ).evaluate(inputs, arithmetic)
 
     def inputs(self, case: CaseRecord) -> Tensors:
         """Return the inputs of a case, scaled so that the logits have the case's deviation."""
@@ -156,7 +158,7 @@ def _oracle(signature: Signature) -> GraphOracle:
     contract = signature.contract
     if not contract.specification:
         try:
-            return GraphOracle(signature.model, empty_rows=contract.empty_rows)
+            return GraphOracle(signature.model, empty_rows=contract.empty_rows, folder=signature.folder)
         except ValueError as error:
             raise UsageError(f"a constant of the file cannot be read: {error}; export it again") from error
     oracle = GraphOracle(

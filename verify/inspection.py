@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -31,8 +33,8 @@ _FOLDED = 2.0**-10
 class Rewriting(Protocol):
     """A runtime that rewrites a graph before it runs it, and can show what it makes of it."""
 
-    def rewritten(self, artifact: Artifact, *, threads: int | None = None) -> onnx.ModelProto:
-        """Return the graph that it runs."""
+    def rewritten(self, artifact: Artifact, folder: Path, *, threads: int | None = None) -> Path:
+        """Write the graph that it runs into a folder, and return where."""
         ...
 
     def as_written(self) -> Runtime:
@@ -71,11 +73,13 @@ class Inspection:
     Attributes:
         file: the oracle of the file's graph.
         own: the oracle of the rewritten one, None where the runtime runs the file as it is.
+        folder: where the rewritten one is, as long as it is looked at.
     """
 
     file: GraphOracle
     own: GraphOracle | None
     session: Session
+    folder: tempfile.TemporaryDirectory[str] | None = None
     _anchors: frozenset[str] | None = None
 
     @staticmethod
@@ -85,13 +89,16 @@ class Inspection:
         Raises:
             Exception: whatever the runtime raises when it opens the copy.
         """
-        model = without_functions(model)
-        file, own = GraphOracle(model), None
+        model, folder = without_functions(model), None
+        file, own = GraphOracle(model, folder=artifact.path.parent), None
         if isinstance(runtime, Rewriting) and runtime.as_written() != runtime:
-            model, runtime = runtime.rewritten(artifact, threads=threads), runtime.as_written()
-            own = GraphOracle(model)
+            folder = tempfile.TemporaryDirectory(prefix="onnx-attest-")
+            path = runtime.rewritten(artifact, Path(folder.name), threads=threads)
+            artifact, runtime = replace(artifact, path=path), runtime.as_written()
+            model = onnx.load(path, load_external_data=False)
+            own = GraphOracle(model, folder=path.parent)
         session = runtime.open(artifact, model=with_every_output(model), threads=threads)
-        return Inspection(file, own, session)
+        return Inspection(file, own, session, folder)
 
     def look(self, inputs: Arrays, outputs: Tensors, arithmetic: Arithmetic) -> Inspected:
         """Return what becomes of the nodes for these inputs; `outputs` are those of a run that nobody looked into.

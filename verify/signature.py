@@ -17,6 +17,7 @@ from onnx_attest.export.artifact import Artifact, Got
 from onnx_attest.export.observe import dtypes_of, observe
 from onnx_attest.models.contract import DTYPES, Contract, TensorSpec, guess_input
 from onnx_attest.verify.oracle.bounded import is_floating
+from onnx_attest.verify.oracle.weights import LARGE, beside
 from onnx_attest.verify.usage import Uses
 
 
@@ -25,6 +26,7 @@ class Signature:
     """An ONNX file as read: the graph, what it takes and gives, and the contract it is tested under.
 
     Attributes:
+        folder: where tensors are that lie beside the file, if they are too large to be held, see `weights.LARGE`.
         contract: the manifest's, if it is about this file's inputs; else one guessed from names, dtypes and axes.
     """
 
@@ -32,6 +34,7 @@ class Signature:
     got: Got
     contract: Contract
     dtypes: dict[str, np.dtype[Any]]
+    folder: Path
 
     def in_multiples_of(self, granularity: int) -> Signature:
         """Return the same with every size but those of batches in multiples of a number."""
@@ -61,7 +64,7 @@ def read_signature(artifact: Artifact) -> Signature:
     got = observe(model)
     dtypes = dtypes_of((*model.graph.input, *model.graph.output))
     kinds = {name: _kind(name, dtypes.get(name)) for name in (*got.inputs, *got.outputs)}
-    return Signature(model, got, _contract(artifact, model, got, kinds), dtypes)
+    return Signature(model, got, _contract(artifact, model, got, kinds), dtypes, artifact.path.parent)
 
 
 def _contract(artifact: Artifact, model: onnx.ModelProto, got: Got, kinds: dict[str, str]) -> Contract:
@@ -100,7 +103,9 @@ def _load(path: Path) -> onnx.ModelProto:
     hint = f"{path} is not a complete ONNX file"
     try:
         # By default onnx goes by the file's name: .json and .onnxtxt would be read as text.
-        model = onnx.load(path, format="protobuf")
+        model = onnx.load(path, format="protobuf", load_external_data=False)
+        if beside(model) <= LARGE:
+            onnx.load_external_data_for_model(model, str(path.parent))
         onnx.checker.check_model(str(path))  # by path: external data is checked too, and 2 GB is no limit
     except (DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{hint}: {error}; was it truncated, or is it another format?") from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +21,7 @@ from onnx_attest.verify.oracle.ops.operator import Node, is_short
 from onnx_attest.verify.oracle.program import AttentionSeen, Program, Run, Settings, constants_in, domain_of
 from onnx_attest.verify.oracle.types import Types
 from onnx_attest.verify.oracle.values import Value, given
+from onnx_attest.verify.oracle.weights import Weights
 
 HIDES = 1e30
 """A larger constant hides keys: by how much does not matter."""
@@ -66,6 +69,7 @@ class GraphOracle:
         empty_rows: str = "unknown",
         parameters: NDArray[np.float64] | None = None,
         folded: Collection[str] = (),
+        folder: Path | None = None,
     ) -> None:
         """Read the graph.
 
@@ -79,17 +83,20 @@ class GraphOracle:
                 attributes, may have passed through float32 on the way: those that are float32 numbers, and not short
                 ones, carry its rounding, and so do the `folded` ones. What the graph keeps in a shorter format is computed in that format's
                 arithmetic.
+            folder: where the file is; tensors that lie beside it are read when a node needs them.
             folded: names of constants that the exporter computed from the module's own expressions.
         """
         model = without_functions(model)
         opsets = {domain_of(opset.domain): opset.version for opset in model.opset_import}
         settings = Settings(opsets, Types(model), empty_rows, 0.0 if parameters is None else _SINGLE)
-        held = {name: _constant(array, stored_as) for name, array in constants_of(model).items()}
+        self._weights = Weights(model.graph, folder)
+        arrays = constants_of(model) if folder is None else _constants_held(model, self._weights)
+        held = {name: _constant(array, stored_as) for name, array in arrays.items()}
         if parameters is not None:
             held = {
                 name: _passed_through_single(c, parameters, folded=name in folded) for name, c in held.items()
             }
-        self._program = Program(model.graph, settings, held)
+        self._program = Program(model.graph, settings, held, self._weights.deferred if folder else ())
         self._stored: dict[tuple[str, str], dict[str, Bounded]] = {}
         self._own: dict[int, Arithmetic] = {}
         if parameters is not None:
@@ -104,6 +111,11 @@ class GraphOracle:
     def constants(self) -> Mapping[str, Bounded]:
         """The constants by name."""
         return self._program.constants
+
+    def _loaded(self, name: str, arithmetic: Arithmetic) -> Bounded:
+        """Return a constant that is not held."""
+        constant = exact(self._weights.read(name))
+        return constant if arithmetic.kernel is None else _as_stored(constant, arithmetic.kernel)
 
     def _constants_stored_by(self, kernel: Kernel) -> dict[str, Bounded]:
         key = (np.dtype(kernel.working).name, np.dtype(kernel.storing).name)
@@ -147,7 +159,8 @@ class GraphOracle:
             own = {name: _as_stored(c, arithmetic.kernel) for name, c in constants.items()}
             held = {**self._constants_stored_by(arithmetic.kernel), **own}
         known = {name: given(value) for name, value in inputs.items()} | held
-        run = Run(arithmetic, logit_factor, self._own, observed, follow, on_observed, on_missing, noise)
+        run = Run(arithmetic, logit_factor, self._own, observed, follow, on_observed, on_missing)
+        run.noise, run.load = noise, partial(self._loaded, arithmetic=arithmetic)
         with np.errstate(all="ignore"):  # overflow and NaN are results, and are compared by position
             outputs = self._program.run(known, run)
         tensors = {name: value for name, value in outputs.items() if isinstance(value, Bounded)}
@@ -192,6 +205,11 @@ def _constant(array: NDArray[Any], stored_as: np.dtype[Any] | None) -> Bounded:
 def constants_of(model: onnx.ModelProto) -> dict[str, NDArray[Any]]:
     """Return the constants of a model's graph by name, see `constants_in`."""
     return constants_in(model.graph)
+
+
+def _constants_held(model: onnx.ModelProto, weights: Weights) -> dict[str, NDArray[Any]]:
+    bare = onnx.GraphProto(node=model.graph.node)
+    return {**dict(weights.held()), **constants_in(bare)}
 
 
 def _passed_through_single(constant: Bounded, parameters: NDArray[np.float64], *, folded: bool) -> Bounded:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -63,6 +63,7 @@ class Run:
         on_observed: told what the oracle had in their place; None keeps it in `had`.
         on_missing: told of a node that the oracle cannot evaluate, and why; what it gives is taken from `observed`, and
             is missing in turn where that does not have it. None: the evaluation ends there.
+        load: gives a constant that is not held, when a node needs it.
         noise: after each node a normal number times its own deviation is added to what it gives, and what follows takes
             that for exact; the arithmetic has to have deviations.
         unseen: names of the attentions whose weights were not held.
@@ -75,6 +76,7 @@ class Run:
     follow: bool = True
     on_observed: Callable[[Node, str, Bounded], None] | None = None
     on_missing: Callable[[Node, str], None] | None = None
+    load: Callable[[str], Bounded] | None = None
     noise: np.random.Generator | None = None
     had: dict[str, Bounded] = field(default_factory=dict)
     seen: list[AttentionSeen] = field(default_factory=list)
@@ -84,15 +86,26 @@ class Run:
 class Program:
     """The nodes of a graph in order, and what each of them leaves behind for good."""
 
-    def __init__(self, graph: onnx.GraphProto, settings: Settings, constants: Mapping[str, Bounded]) -> None:
-        """Read a graph; `constants` are those among its values that need no node."""
+    def __init__(
+        self,
+        graph: onnx.GraphProto,
+        settings: Settings,
+        constants: Mapping[str, Bounded],
+        deferred: Collection[str] = (),
+    ) -> None:
+        """Read a graph; `constants` are those among its values that need no node, `deferred` those not held."""
         self.constants = constants
+        self._deferred = frozenset(deferred)
         self.nodes = [
             _read(node, index, settings)
             for index, node in enumerate(graph.node)
             if not node.output or node.output[0] not in constants
         ]
-        self.inputs = [value.name for value in graph.input if value.name not in constants]
+        self.inputs = [
+            value.name
+            for value in graph.input
+            if value.name not in constants and value.name not in self._deferred
+        ]
         self.outputs = [value.name for value in graph.output]
         self._last_use = self._last_uses()
 
@@ -124,7 +137,11 @@ class Program:
                 node = replace(
                     node, logit_factor=run.logit_factor, enter=partial(_enter, dict(known), inside)
                 )
+            wanted = [name for name in _needed(node) if name in self._deferred] if run.load else ()
+            known |= {name: run.load(name) for name in wanted}  # type: ignore[misc]
             known |= _result_or_observed(node, known, arithmetic, run)
+            for name in wanted:
+                del known[name]
             found = _attention_at(node, known)
             run.seen += found
             if not found and node.operator in _OPERATORS:

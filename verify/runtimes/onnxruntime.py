@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,6 @@ from onnx_attest.verify.runtimes.base import (
 )
 
 if TYPE_CHECKING:
-    import onnx
     import onnxruntime as ort
 
 _CPU = "CPUExecutionProvider"
@@ -37,6 +35,7 @@ _FATAL_ONLY = 4
 _LARGE = (
     2**27
 )  # bytes of a tensor from which on it is kept beside an optimised graph, which has to stay below 2 GiB
+_BESIDE = "session.model_external_initializers_file_folder_path"
 _WARNINGS = 2  # ORT's default
 # The smallest model there is, `g (float[1] x) => (float[1] y) { y = Identity (x) }` at opset 18, serialised: a
 # process that only runs an artifact needs no onnx to ask a provider whether it works.
@@ -95,10 +94,13 @@ class OrtRuntime:
         available = self.availability()
         if not available.usable:
             raise UnavailableError(available.reason)
+        options = self._options(threads)
+        if model is not None:  # tensors beside the file are beside its copies too
+            options.add_session_config_entry(_BESIDE, str(artifact.path.parent))
         try:
             session = onnxruntime.InferenceSession(
                 str(artifact.path) if model is None else model,
-                self._options(threads),
+                options,
                 providers=[(self.provider, dict(self.provider_options))],
                 disabled_optimizers=list(self.disabled),
                 enable_fallback=0,  # else a run that fails on CUDA is repeated on the CPU, with a print
@@ -109,31 +111,29 @@ class OrtRuntime:
         _refuse_fallback(placement, self.provider)
         return OrtSession(session, placement, device="cuda" if self.provider == _CUDA else "cpu")
 
-    def rewritten(self, artifact: Artifact, *, threads: int | None = None) -> onnx.ModelProto:
-        """Return the graph that ONNX Runtime's optimiser makes of the file: fused nodes, other layouts.
+    def rewritten(self, artifact: Artifact, folder: Path, *, threads: int | None = None) -> Path:
+        """Write the graph that ONNX Runtime's optimiser makes of the file, with fused nodes and other layouts.
 
         Raises:
             Exception: whatever ONNX Runtime raises when it opens the file.
         """
-        import onnx
         import onnxruntime
 
-        with tempfile.TemporaryDirectory() as folder:
-            options, path = self._options(threads), Path(folder) / "rewritten.onnx"
-            options.optimized_model_filepath = str(path)
-            options.add_session_config_entry(
-                "session.optimized_model_external_initializers_file_name", "weights.bin"
-            )
-            options.add_session_config_entry(
-                "session.optimized_model_external_initializers_min_size_in_bytes", str(_LARGE)
-            )
-            onnxruntime.InferenceSession(
-                str(artifact.path),
-                options,
-                providers=[(self.provider, dict(self.provider_options))],
-                disabled_optimizers=list(self.disabled),
-            )
-            return onnx.load(path)
+        options, path = self._options(threads), folder / "rewritten.onnx"
+        options.optimized_model_filepath = str(path)
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", "weights.bin"
+        )
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_min_size_in_bytes", str(_LARGE)
+        )
+        onnxruntime.InferenceSession(
+            str(artifact.path),
+            options,
+            providers=[(self.provider, dict(self.provider_options))],
+            disabled_optimizers=list(self.disabled),
+        )
+        return path
 
     def as_written(self) -> OrtRuntime:
         """Return the same without optimisations."""

@@ -40,6 +40,7 @@ class ReferenceRuntime:
             if model is None
             else onnx.load_model_from_string(model)
         )
+        onnx.load_external_data_for_model(loaded, str(artifact.path.parent))
         return ReferenceSession(ReferenceEvaluator(loaded))
 
 
