@@ -51,8 +51,9 @@ def test_correct_runtimes_pass_piece_by_piece_where_the_whole_has_no_bound(encod
     report = verify(encoder, runtimes=names, input_shapes=SHAPES)
     cells = with_keys(report.cells)
     assert verdicts(cells) == {name: {"passed"} for name in ("exporter", *names)}
-    pieces = {cell.gates["proof"].get("pieces") for cell in cells if cell.runtime != "exporter"}
-    assert pieces == {7.0}  # two normalisations a block, and what follows the last of them
+    pieces = {cell.runtime: cell.gates["proof"].get("pieces") for cell in cells if cell.runtime != "exporter"}
+    assert pieces["torch"] == 7  # two normalisations a block, and what follows the last of them
+    assert min(pieces.values()) >= 7  # runtimes that show every node are held to each of them
 
 
 @dataclass(frozen=True)
