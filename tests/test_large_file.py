@@ -12,13 +12,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-WIDTH, LAYERS = 8192, 9
+WIDTH, LAYERS = 4096, 36
 LAYER_BYTES = 4 * WIDTH * WIDTH
 
 
 @pytest.fixture
 def large(tmp_path):
-    """Nine products with 256 MiB each; the file of weights has holes, so that it takes little room on a disk."""
+    """Products with 64 MiB each; the file of weights has holes, so that it takes little room on a disk."""
     with (tmp_path / "weights.bin").open("wb") as file:
         file.truncate(LAYERS * LAYER_BYTES)
         for layer in range(LAYERS):

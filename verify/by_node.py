@@ -83,12 +83,15 @@ def with_culprit(cell: Cell, inspected: Inspected, culprit: Finding | None) -> C
     return replace(cell, record=msgspec.structs.replace(cell.record, findings=codes), findings=found)
 
 
-def culprit_of(walk: Walk, own: Walk | None, passes: Callable[[], str]) -> Finding | None:
+def culprit_of(
+    walk: Walk, own: Walk | None, parting: tuple[str, str], passes: Callable[[], str]
+) -> Finding | None:
     """Return the finding about the first bad node, None if no node is bad.
 
     Args:
         walk: of the file's graph.
         own: of the graph that the runtime made of it, None if it runs the file as it is.
+        parting: the first value in which those two graphs differ, and the node that gives it in the file.
         passes: names the pass of the optimiser that is at fault, asked only if it is the rewriting.
     """
     if not walk.bad:
@@ -98,7 +101,10 @@ def culprit_of(walk: Walk, own: Walk | None, passes: Callable[[], str]) -> Findi
         by = f"; without the pass {name} it is right" if name else "; no single pass is known that mends it"
         text = f"{first.output}, which {first.node} ({first.operator}) gives in the file: {_words(first.findings)}"
         more = f"; every node of the graph that was made of it is within its bound{by}"
-        return finding("OA313", text + more, blame="optimiser", node=first.node)
+        value, node = parting
+        if value:
+            more += f"; in float64 the two graphs differ from {value} on, which {node} gives"
+        return finding("OA313", text + more, blame="optimiser", node=node or first.node)
     bad = walk.bad if own is None else own.bad
     first = bad[0]
     others = {one.node for one in bad} - {first.node}

@@ -404,7 +404,7 @@ class _Verification:
             ask = partial(
                 pass_at_fault, self._artifact, model, stage.runtime, inputs, stage.arithmetic, threads
             )
-            self._guilty[stage.name] = culprit_of(inspected.walk, own, ask)
+            self._guilty[stage.name] = culprit_of(inspected.walk, own, inspection.parting, ask)
         return self._guilty[stage.name]
 
     def _inspection(self, stage: Stage) -> Inspection | str:

@@ -96,7 +96,9 @@ def _quick_ratio(actual: NDArray[Any], expected: Bounded) -> float | None:
         return None
     if not is_floating(actual.dtype):
         return None
-    difference = np.subtract(actual, expected.value, dtype=np.float64)
+    difference = np.asarray(
+        np.subtract(actual, expected.value, dtype=np.float64)
+    )  # one number, of no axes, too
     np.abs(difference, out=difference)
     largest = difference.max()
     if not math.isfinite(largest) or largest > largest_of(actual.dtype) / 2:  # NaN propagates through max

@@ -73,6 +73,7 @@ class Inspection:
     Attributes:
         file: the oracle of the file's graph.
         own: the oracle of the rewritten one, None where the runtime runs the file as it is.
+        parting: the first value in which the two graphs differ in float64, and the node that gives it in the file.
         folder: where the rewritten one is, as long as it is looked at.
     """
 
@@ -81,6 +82,7 @@ class Inspection:
     session: Session
     folder: tempfile.TemporaryDirectory[str] | None = None
     _anchors: frozenset[str] | None = None
+    parting: tuple[str, str] = ("", "")
 
     @staticmethod
     def of(artifact: Artifact, model: onnx.ModelProto, runtime: Runtime, threads: int | None) -> Inspection:
@@ -127,7 +129,10 @@ class Inspection:
             return frozenset(values)
         if self._anchors is None:
             mine, theirs = _exact_values(self.file, inputs, values), _exact_values(self.own, inputs, values)
-            alike = {name for name in mine if name in theirs and _alike(mine[name], theirs[name])}
+            both = [name for name in mine if name in theirs]
+            alike = {name for name in both if _alike(mine[name], theirs[name])}
+            differing = next((name for name in both if name not in alike), "")
+            self.parting = (differing, self.file.maker_of(differing))
             self._anchors = frozenset(alike | set(self.file.outputs))
         return self._anchors
 

@@ -6,7 +6,9 @@ import ctypes
 import sys
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-_LARGEST = 2**30
+_LARGEST = 2**26
+"""Bytes of an array that is kept; larger ones are few, and would leave holes of their size."""
+_KEPT = 2**31 - 1
 
 
 def keep_pages() -> None:
@@ -21,6 +23,6 @@ def keep_pages() -> None:
     try:
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_THRESHOLD, _LARGEST)
-        library.mallopt(_TRIM_THRESHOLD, 2 * _LARGEST - 1)
+        library.mallopt(_TRIM_THRESHOLD, _KEPT)
     except (OSError, AttributeError):  # another C library
         return

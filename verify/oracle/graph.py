@@ -117,6 +117,10 @@ class GraphOracle:
         constant = exact(self._weights.read(name))
         return constant if arithmetic.kernel is None else _as_stored(constant, arithmetic.kernel)
 
+    def maker_of(self, name: str) -> str:
+        """Return the name of the node that gives a value, "" if none does."""
+        return next((node.name for node in self._program.nodes if name and name in node.outputs), "")
+
     def _constants_stored_by(self, kernel: Kernel) -> dict[str, Bounded]:
         key = (np.dtype(kernel.working).name, np.dtype(kernel.storing).name)
         if key not in self._stored:

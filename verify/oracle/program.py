@@ -64,6 +64,7 @@ class Run:
         on_missing: told of a node that the oracle cannot evaluate, and why; what it gives is taken from `observed`, and
             is missing in turn where that does not have it. None: the evaluation ends there.
         load: gives a constant that is not held, when a node needs it.
+        taken: observed values that took the place of what could not be evaluated: there is nothing to hold them against.
         noise: after each node a normal number times its own deviation is added to what it gives, and what follows takes
             that for exact; the arithmetic has to have deviations.
         unseen: names of the attentions whose weights were not held.
@@ -78,6 +79,7 @@ class Run:
     on_missing: Callable[[Node, str], None] | None = None
     load: Callable[[str], Bounded] | None = None
     noise: np.random.Generator | None = None
+    taken: set[str] = field(default_factory=set)
     had: dict[str, Bounded] = field(default_factory=dict)
     seen: list[AttentionSeen] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
@@ -227,7 +229,9 @@ def _result_or_observed(node: Node, known: Scope, arithmetic: Arithmetic, run: R
         if run.on_missing is None:
             raise
         run.on_missing(node, str(error))
-        return {name: exact(run.observed[name]) for name in node.outputs if name in run.observed}
+        taken = {name: exact(run.observed[name]) for name in node.outputs if name in run.observed}
+        run.taken |= taken.keys()
+        return taken
 
 
 def _shaken(node: Node, known: Scope, rng: np.random.Generator) -> dict[str, Value]:
@@ -246,7 +250,7 @@ def _replaced(node: Node, known: Scope, run: Run) -> dict[str, Value]:
     replaced: dict[str, Value] = {}
     for name in node.outputs:
         value = known.get(name)
-        if name not in run.observed or not isinstance(value, Bounded):
+        if name not in run.observed or name in run.taken or not isinstance(value, Bounded):
             continue
         if run.on_observed is None:
             run.had[name] = value

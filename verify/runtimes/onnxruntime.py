@@ -186,6 +186,21 @@ def set_option(options: ort.SessionOptions, key: str, value: str) -> None:
         raise UsageError(f"--session-option {key}={value}: {' '.join(str(error).split())}") from error
 
 
+def refuse_unknown_options(options: Mapping[str, str]) -> None:
+    """Refuse what no session takes, before one is opened; without ONNX Runtime there is nobody to ask.
+
+    Raises:
+        UsageError: see `set_option`.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        return
+    trial = onnxruntime.SessionOptions()
+    for key, value in options.items():
+        set_option(trial, key, value)
+
+
 def _as_the_same_kind(onnxruntime: Any, now: Any, value: str) -> Any:
     """Return a text as what a property holds: a boolean, a number, one of an enumeration, or text."""
     if isinstance(now, bool):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.runtimes.base import Runtime
-from onnx_attest.verify.runtimes.onnxruntime import OrtRuntime
+from onnx_attest.verify.runtimes.onnxruntime import OrtRuntime, refuse_unknown_options
 from onnx_attest.verify.runtimes.reference import ReferenceRuntime
 from onnx_attest.verify.runtimes.torch_eager import TorchRuntime
 
@@ -40,7 +40,7 @@ def with_session(
     """Return the runtimes with the session options and custom operators of the session that a user really runs.
 
     Raises:
-        UsageError: an option or a library, and no runtime that is ONNX Runtime to take it.
+        UsageError: an option or a library, and no runtime that is ONNX Runtime to take it; an unknown option.
     """
     if not options and not libraries:
         return tuple(runtimes)
@@ -48,6 +48,7 @@ def with_session(
         raise UsageError(
             "--session-option and --custom-ops are ONNX Runtime's; none of the runtimes named is"
         )
+    refuse_unknown_options(options)
     return tuple(
         replace(runtime, session_options=dict(options), custom_operators=tuple(libraries))
         if isinstance(runtime, OrtRuntime)
