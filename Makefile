@@ -10,7 +10,7 @@ CHAPTER := $(addprefix --model=,sdpa self-attention mha causal sdpa-naive sdpa-u
 
 .DEFAULT_GOAL := help
 .PHONY: help verify verify-all test test-slow test-lowest lint format types layers check reference bench bench-oracle \
-	bench-detection clean
+	bench-detection bench-speed bench-cases clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -85,6 +85,12 @@ bench-detection: $(PEERS)/.ready  ## faults and correct kernels, judged by this 
 	$(PEERS)/bin/python -m pip install --quiet --no-deps --force-reinstall .
 	rm -rf build
 	cd benchmarks && ../$(PEERS)/bin/python detection --output ../reports/reference
+
+bench-speed: $(READY) $(PEERS)/.ready  ## what verifying a sentence encoder costs, beside Polygraphy and beside one inference
+	$(BIN)/python benchmarks/real/speed.py --polygraphy $(PEERS)/bin/polygraphy
+
+bench-cases: $(READY)  ## the float64 oracle on ONNX's own node cases; writes reports/reference/operators.md
+	$(BIN)/python benchmarks/oracle_cases.py --output reports/reference/operators.md
 
 clean:  ## remove what was made
 	rm -rf $(VENV) $(LOWEST) $(PEERS) build dist *.egg-info reports/latest .pytest_cache .mypy_cache .ruff_cache

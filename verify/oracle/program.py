@@ -229,7 +229,9 @@ def _result_or_observed(node: Node, known: Scope, arithmetic: Arithmetic, run: R
         if run.on_missing is None:
             raise
         run.on_missing(node, str(error))
-        taken = {name: exact(run.observed[name]) for name in node.outputs if name in run.observed}
+        taken: dict[str, Value] = {
+            name: exact(run.observed[name]) for name in node.outputs if name in run.observed
+        }
         run.taken |= taken.keys()
         return taken
 
