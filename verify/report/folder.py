@@ -21,7 +21,7 @@ RECORDS = "records.jsonl"
 ARTIFACTS = "artifacts"
 # Replacing a folder deletes what is in it, so it may hold nothing but a report. Finder adds its file anywhere.
 # A table of the benchmarks may stand beside a committed report: a new report keeps it.
-KEPT = ("detection.md",)
+KEPT = ("detection.md", "operators.md")
 OURS = frozenset({RECORDS, ARTIFACTS, *VIEWS, *KEPT, ".DS_Store"})
 
 
