@@ -378,6 +378,9 @@ class _Verification:
         lacking = lacking and cell.record.verdict in ("inconclusive", "passed")
         if stage.name == MODULE or not (failed or lacking):
             return cell
+        # In half precision ONNX Runtime's CPU keeps float32 between nodes: what it shows is a rounded copy.
+        if self._subject.identity.dtype not in ("float32", "float64"):
+            return cell
         if self._subject.expected.source != "graph" or excuse(cell, self._plan.known).record.known:
             return cell
         try:

@@ -47,7 +47,7 @@ def _cast_to(node: Node, a: Bounded, kind: int) -> Bounded:
 def _to_float(a: Bounded, target: Any) -> Bounded:
     """Return the number rounded to the format: exactly so if it was exact, else with one more rounding.
 
-    What surely is beyond the format is infinite in it.
+    A mask's -inf stays what it is, and so does a rounded number beyond the format: an overflow inside is the runtime's.
     """
     with np.errstate(over="ignore"):
         stored = a.value.astype(target).astype(np.float64)
@@ -55,8 +55,6 @@ def _to_float(a: Bounded, target: Any) -> Bounded:
         return Bounded(stored)
     value, kind = a.value.astype(np.float64), ml_dtypes.finfo(target)
     error = np.broadcast_to(a.error, value.shape)
-    last = float(kind.max) * (1 + float(kind.eps))
-    value = np.where(np.abs(value) - error > last, np.copysign(np.inf, value), value)
     rounding = float(kind.eps) / 2 * (np.abs(value) + error) + float(kind.smallest_subnormal)
     kept = np.where(np.isfinite(value) & (np.abs(value) + error > 0), error + rounding, 0.0)  # 0 stays 0
     variance = None
