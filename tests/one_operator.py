@@ -32,6 +32,17 @@ def apply(operator, *inputs, arithmetic=FP32, opset=22, types=None, **attributes
     return result
 
 
+def session_of(model, **settings):
+    """Return a session of ONNX Runtime on one thread; settings are those of its SessionOptions."""
+    ort = pytest.importorskip("onnxruntime")
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    for name, value in settings.items():
+        setattr(options, name, value)
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
 def model_of(operator, arrays, opset=22, **attributes):
     names = [f"x{index}" for index in range(len(arrays))]
     inputs = [
@@ -44,9 +55,5 @@ def model_of(operator, arrays, opset=22, **attributes):
 
 
 def on_runtime(operator, arrays, opset=22, **attributes):
-    runtime = pytest.importorskip("onnxruntime")
-    options = runtime.SessionOptions()
-    options.log_severity_level = 4
-    model = model_of(operator, arrays, opset, **attributes)
-    session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(model_of(operator, arrays, opset, **attributes))
     return session.run(None, {f"x{index}": array for index, array in enumerate(arrays)})[0]

@@ -87,7 +87,7 @@ def test_an_operator_that_the_oracle_lacks_is_missing_and_the_rest_is_judged():
 
 @pytest.mark.parametrize("runtime", [OPTIMISED, AS_WRITTEN], ids=lambda runtime: runtime.name)
 def test_looking_changes_nothing_and_finds_nothing_in_what_is_right(artifact, runtime):
-    inspection = Inspection.of(artifact, model(), runtime, None)
+    inspection = Inspection.of(artifact, model(), GraphOracle(model()), runtime, None)
     seen = inspection.look(X, runtime.open(artifact).run(X), FP32)
     assert seen.changed == ()
     assert seen.walk.bad == ()

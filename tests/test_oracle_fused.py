@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
+from one_operator import session_of
 
 from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.oracle.attention import softmax
@@ -118,16 +119,6 @@ def evaluated(operator, inputs, attributes, arithmetic=FP32):
     results = OPERATORS[operator](node, given, arithmetic)
     node.refuse_unasked()
     return [result for result, name in zip(results, node.outputs, strict=False) if name]
-
-
-def session_of(model, **settings):
-    ort = pytest.importorskip("onnxruntime")
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    for name, value in settings.items():
-        setattr(options, name, value)
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def run_onnxruntime(operator, inputs, attributes):

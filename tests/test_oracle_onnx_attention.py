@@ -14,13 +14,12 @@ from onnx.inliner import inline_selected_functions
 from onnx.reference import ReferenceEvaluator
 
 from onnx_attest.verify.arithmetic import PROFILES
+from onnx_attest.verify.node_cases import COMPUTED_IN, as_array
 from onnx_attest.verify.oracle.graph import GraphOracle
 from onnx_attest.verify.oracle.kernels import Kernel
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 
 FP32 = PROFILES["fp32"]
-COMPUTED_IN = {"float32": "fp32", "float16": "fp16-steps", "bfloat16": "bf16-acc"}
-"""How the reference evaluator, which made the expected outputs, computes in NumPy: every step in the case's dtype."""
 FLOAT64_ROUNDING = 2.0**-45  # the oracle's own rounding, some hundred operations deep
 
 
@@ -34,10 +33,6 @@ def node_cases():
         for case in collected
         if [node.op_type for node in case.model.graph.node] == ["Attention"]
     }
-
-
-def as_array(value):
-    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
 
 
 def assert_within(bounded, actual):
@@ -55,7 +50,7 @@ def test_all_cases_of_onnx_are_there():
     """A renamed case or operator would empty the test below without failing it."""
     dtypes = {as_array(case.data_sets[0][0][0]).dtype.name for case in node_cases().values()}
     assert len(node_cases()) >= 80
-    assert dtypes == set(COMPUTED_IN)
+    assert dtypes == {"float32", "float16", "bfloat16"}
 
 
 @pytest.mark.parametrize("name", sorted(node_cases()))

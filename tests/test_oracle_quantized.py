@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from one_operator import session_of
 from onnx import TensorProto
 
 from onnx_attest.verify.arithmetic import PROFILES
@@ -221,16 +222,6 @@ def run_onnxruntime(operator, inputs, attributes):
     opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
     session = session_of(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
     return session.run(None, {name: x for name, x in given.items() if name not in constants})
-
-
-def session_of(model, **settings):
-    ort = pytest.importorskip("onnxruntime")
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    for name, value in settings.items():
-        setattr(options, name, value)
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -4,24 +4,104 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import numpy as np
 
+from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import Arithmetic
-from onnx_attest.verify.cell import Cell
+from onnx_attest.verify.blame import MODULE
+from onnx_attest.verify.cell import NEED_NO_BOUND, Cell, Stage, Subject, because, describe
+from onnx_attest.verify.excuse import excuse
 from onnx_attest.verify.findings import Finding, finding
-from onnx_attest.verify.inspection import Inspected
+from onnx_attest.verify.inspection import Inspected, Inspection, pass_at_fault
+from onnx_attest.verify.known import Known
 from onnx_attest.verify.nodewise import Walk
 from onnx_attest.verify.oracle.graph import Evaluation
 from onnx_attest.verify.records import Verdict, finite
+from onnx_attest.verify.runtimes.base import Tensors
 
 _NAMED = 3
-NEED_NO_BOUND = ("OA310", "OA311", "OA501")
-"""Codes of gates that judge the outputs end to end without the bound: what they found stands."""
-
-
 _FEW_ROUNDINGS = 2.0**12
+
+
+class NodeByNode:
+    """The runtimes of one artifact, looked into where their cells ask for it; each is opened so once."""
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        subject: Subject,
+        known: tuple[Known, ...],
+        threads: int | None,
+        on_look: Callable[[str], None],
+    ) -> None:
+        """Keep what is looked into; `on_look` is told the runtime before it is."""
+        self._artifact, self._subject, self._known = artifact, subject, known
+        self._threads, self._on_look = threads, on_look
+        self._inspections: dict[str, Inspection | str] = {}
+        self._guilty: dict[str, Finding | None] = {}
+
+    def judged(self, stage: Stage, cell: Cell, inputs: Tensors, outputs: Tensors, *, lacking: bool) -> Cell:
+        """Return a cell that is `lacking` a bound judged by its nodes, and a runtime's first failed one with its culprit."""
+        failed = cell.record.verdict == "failed" and stage.name not in self._inspections
+        lacking = lacking and cell.record.verdict in ("inconclusive", "passed")
+        if stage.name == MODULE or not (failed or lacking):
+            return cell
+        # In half precision ONNX Runtime's CPU keeps float32 between nodes: what it shows is a rounded copy.
+        if self._subject.identity.dtype not in ("float32", "float64"):
+            return cell
+        if self._subject.expected.source != "graph" or excuse(cell, self._known).record.known:
+            return cell
+        try:
+            inspection = self._inspection(stage)
+            if isinstance(inspection, str):
+                return because(cell, inspection)
+            self._on_look(stage.name)
+            inspected = inspection.look(inputs, outputs, stage.arithmetic)
+            culprit = self._culprit(stage, inspection, inspected, inputs)
+        except Exception as error:  # noqa: BLE001 - the cell stays what it is, and says what was tried
+            return because(cell, describe(error))
+        judge = with_culprit if failed else judged_by_nodes
+        return judge(cell, inspected, culprit)
+
+    def _inspection(self, stage: Stage) -> Inspection | str:
+        """Return how to look into a runtime, or why that is not possible."""
+        if stage.name not in self._inspections:
+            try:
+                self._inspections[stage.name] = Inspection.of(
+                    self._artifact,
+                    self._subject.signature.model,
+                    self._subject.expected.graph(),
+                    stage.runtime,
+                    self._threads,
+                )
+            except Exception as error:  # noqa: BLE001 - whatever a runtime raises
+                text = f"a copy that gives every value does not open: {describe(error)}"
+                self._inspections[stage.name] = text
+        return self._inspections[stage.name]
+
+    def _culprit(
+        self, stage: Stage, inspection: Inspection, inspected: Inspected, inputs: Tensors
+    ) -> Finding | None:
+        """Return the first bad node, once a runtime: which pass is at fault takes a dozen sessions to find."""
+        if not inspected.walk.bad:
+            return None
+        if stage.name not in self._guilty:
+            own = inspection.look_at_own(inputs, inspected, stage.arithmetic)
+            ask = partial(
+                pass_at_fault,
+                self._artifact,
+                self._subject.signature.model,
+                inspection.file,
+                stage.runtime,
+                inputs,
+                stage.arithmetic,
+                self._threads,
+            )
+            self._guilty[stage.name] = culprit_of(inspected.walk, own, inspection.parting, ask)
+        return self._guilty[stage.name]
 
 
 def says_little(evaluation: Evaluation, arithmetic: Arithmetic) -> bool:

@@ -14,7 +14,7 @@ from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES, Arithmetic, profile
 from onnx_attest.verify.asked_got import compare_asked_and_got
 from onnx_attest.verify.blame import EXPORTER, FUSION, MODULE
-from onnx_attest.verify.by_node import culprit_of, judged_by_nodes, says_little, with_culprit
+from onnx_attest.verify.by_node import NodeByNode, says_little
 from onnx_attest.verify.cases import case_of_axes, longest_axis, plan_cases, without_unreachable
 from onnx_attest.verify.cell import (
     Cell,
@@ -37,7 +37,6 @@ from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import Tolerance, judge
 from onnx_attest.verify.gauge import COARSEST_SUMS, LARGEST, Gauge
 from onnx_attest.verify.injection import cross_check
-from onnx_attest.verify.inspection import Inspected, Inspection, pass_at_fault
 from onnx_attest.verify.known import Known, built_in
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import Evaluation
@@ -132,7 +131,7 @@ def _subject(artifact: Artifact, signature: Signature, plan: Plan) -> Subject:
     tolerance = None if plan.atol is plan.rtol is None else Tolerance(plan.atol or 0.0, plan.rtol or 0.0)
     expected = Expected(signature, plan.original)
     if _is_guess(artifact, plan):
-        signature, expected = _at_sizes_that_fit(signature, expected, plan.original)
+        signature, expected = _at_sizes_that_fit(signature, expected)
     return Subject(Identity.of(artifact, signature), signature, expected, tolerance)
 
 
@@ -144,16 +143,14 @@ def _is_guess(artifact: Artifact, plan: Plan) -> bool:
 _GRANULARITIES = (1, 8, 16, 32, 64)
 
 
-def _at_sizes_that_fit(
-    signature: Signature, expected: Expected, original: onnx.ModelProto | None
-) -> tuple[Signature, Expected]:
+def _at_sizes_that_fit(signature: Signature, expected: Expected) -> tuple[Signature, Expected]:
     """Return the same with sizes in multiples of what the graph takes, if it takes any of a few.
 
     A network that halves an image five times has nothing left of seven pixels.
     """
     for granularity in _GRANULARITIES:
         fitting = signature.in_multiples_of(granularity)
-        tried = expected if granularity == 1 else Expected(fitting, original)
+        tried = expected.at(fitting)
         if tried.reason or tried.takes_its_own_sizes():
             return fitting, tried
     return signature, expected
@@ -189,8 +186,9 @@ class _Verification:
         self._softmax: list[SoftmaxSeen] = []
         self._looks: dict[str, Look] = {}
         self._places: dict[str, Places | None] = {}
-        self._inspections: dict[str, Inspection | str] = {}
-        self._guilty: dict[str, Finding | None] = {}
+        self._nodes = NodeByNode(
+            artifact, subject, plan.known, plan.threads, lambda runtime: self._step(runtime, "node by node")
+        )
         self._unreached: list[float] = []
         self._unseen: dict[str, str] = {}
         self._remade: Finding | None = None
@@ -291,9 +289,12 @@ class _Verification:
         self._unreached = sorted(std for std, reached in reachable.items() if std is not None and not reached)
         return without_unreachable(planned, reachable)
 
-    def _run_case(self, case: CaseRecord, stages: Sequence[Stage]) -> None:
+    def _inputs_of(self, case: CaseRecord) -> Tensors:
         given = self._plan.inputs
-        inputs = given if given is not None else self._subject.expected.inputs(case)
+        return given if given is not None else self._subject.expected.inputs(case)
+
+    def _run_case(self, case: CaseRecord, stages: Sequence[Stage]) -> None:
+        inputs = self._inputs_of(case)
         if self._check is not None and fits(case):
             self._step(EXPORTER, case.id)
             self._cells.append(excuse(self._check.cell(case, inputs), self._plan.known))
@@ -319,7 +320,7 @@ class _Verification:
                 lacking = (
                     cell.unbounded or isinstance(evaluation, str) or says_little(evaluation, stage.arithmetic)
                 )
-                cell = self._by_nodes(stage, cell, inputs, outputs, lacking=lacking)
+                cell = self._nodes.judged(stage, cell, inputs, outputs, lacking=lacking)
             elif isinstance(evaluation, str) and self._fits_nothing:
                 cell = not_at_these_sizes(cell, evaluation)
             self._cells.append(excuse(cell, self._plan.known))
@@ -369,60 +370,6 @@ class _Verification:
         If it takes those, a dynamic axis that takes no other size is an error of the file.
         """
         return _is_guess(self._artifact, self._plan) and not self._subject.expected.takes_its_own_sizes()
-
-    def _by_nodes(
-        self, stage: Stage, cell: Cell, inputs: Tensors, outputs: Tensors, *, lacking: bool
-    ) -> Cell:
-        """Return a cell without a verdict judged by its nodes, and a runtime's first failed one with its culprit."""
-        failed = cell.record.verdict == "failed" and stage.name not in self._inspections
-        lacking = lacking and cell.record.verdict in ("inconclusive", "passed")
-        if stage.name == MODULE or not (failed or lacking):
-            return cell
-        # In half precision ONNX Runtime's CPU keeps float32 between nodes: what it shows is a rounded copy.
-        if self._subject.identity.dtype not in ("float32", "float64"):
-            return cell
-        if self._subject.expected.source != "graph" or excuse(cell, self._plan.known).record.known:
-            return cell
-        try:
-            inspection = self._inspection(stage)
-            if isinstance(inspection, str):
-                return because(cell, inspection)
-            self._step(stage.name, "node by node")
-            inspected = inspection.look(inputs, outputs, stage.arithmetic)
-            culprit = self._culprit(stage, inspection, inspected, inputs)
-        except Exception as error:  # noqa: BLE001 - the cell stays what it is, and says what was tried
-            return because(cell, describe(error))
-        judged = with_culprit if failed else judged_by_nodes
-        return judged(cell, inspected, culprit)
-
-    def _culprit(
-        self, stage: Stage, inspection: Inspection, inspected: Inspected, inputs: Tensors
-    ) -> Finding | None:
-        """Return the first bad node, once a runtime: which pass is at fault takes a dozen sessions to find."""
-        if not inspected.walk.bad:
-            return None
-        if stage.name not in self._guilty:
-            own = inspection.look_at_own(inputs, inspected, stage.arithmetic)
-            model, threads = self._subject.signature.model, self._plan.threads
-            ask = partial(
-                pass_at_fault, self._artifact, model, stage.runtime, inputs, stage.arithmetic, threads
-            )
-            self._guilty[stage.name] = culprit_of(inspected.walk, own, inspection.parting, ask)
-        return self._guilty[stage.name]
-
-    def _inspection(self, stage: Stage) -> Inspection | str:
-        """Return how to look into a runtime, or why that is not possible."""
-        if stage.name not in self._inspections:
-            try:
-                model = self._subject.signature.model
-                self._inspections[stage.name] = Inspection.of(
-                    self._artifact, model, stage.runtime, self._plan.threads
-                )
-            except Exception as error:  # noqa: BLE001 - whatever a runtime raises
-                self._inspections[stage.name] = (
-                    f"a copy that gives every value does not open: {describe(error)}"
-                )
-        return self._inspections[stage.name]
 
     def _recomputed(self, stage: Stage) -> dict[str, Bounded]:
         """Return the constants of the file that torch computes anew: it runs the module."""
@@ -506,8 +453,7 @@ class _Verification:
         case = next((case for case in cases if case.id == self._related), cases[0] if cases else None)
         if not self._plan.thorough or case is None or self._subject.expected.reason:
             return
-        given = self._plan.inputs
-        inputs = given if given is not None else self._subject.expected.inputs(case)
+        inputs = self._inputs_of(case)
         arithmetic = PROFILES[OF_DTYPE[self._subject.identity.dtype]]
         try:
             text = cross_check(partial(self._subject.expected.evaluate, inputs), arithmetic, case.seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -46,6 +47,24 @@ class Expected:
             self._oracle = _oracle(signature)
         self.reason = _reason(self._oracle)
         self._gains: dict[float | None, float | None] = {None: 1.0}
+        self._graphs: dict[str, GraphOracle] = {}
+
+    def at(self, signature: Signature) -> Expected:
+        """Return the same for a signature that differs in the sizes of its contract; the graph is not read again."""
+        other = copy(self)
+        other._signature, other._contract = signature, signature.contract
+        other._gains = {None: 1.0}
+        return other
+
+    def graph(self, empty_rows: str = "unknown") -> GraphOracle:
+        """Return the oracle of the file's own graph, under a policy for empty rows; it is made once for each."""
+        if self.source == "graph" and empty_rows == self._contract.empty_rows:
+            return self._oracle
+        if empty_rows not in self._graphs:
+            self._graphs[empty_rows] = GraphOracle(
+                self._signature.model, empty_rows=empty_rows, folder=self._signature.folder
+            )
+        return self._graphs[empty_rows]
 
     def evaluate(
         self,
@@ -71,9 +90,7 @@ class Expected:
         self, inputs: Mapping[str, NDArray[Any]], arithmetic: Arithmetic, empty_rows: str
     ) -> Evaluation:
         """Return the same of the file's own graph, under another policy for empty rows."""
-        return GraphOracle(
-            self._signature.model, empty_rows=empty_rows, folder=self._signature.folder
-        ).evaluate(inputs, arithmetic)
+        return self.graph(empty_rows).evaluate(inputs, arithmetic)
 
     def inputs(self, case: CaseRecord) -> Tensors:
         """Return the inputs of a case, scaled so that the logits have the case's deviation."""

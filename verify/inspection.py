@@ -85,14 +85,15 @@ class Inspection:
     parting: tuple[str, str] = ("", "")
 
     @staticmethod
-    def of(artifact: Artifact, model: onnx.ModelProto, runtime: Runtime, threads: int | None) -> Inspection:
-        """Return the inspection of a runtime; `model` is the artifact's.
+    def of(
+        artifact: Artifact, model: onnx.ModelProto, file: GraphOracle, runtime: Runtime, threads: int | None
+    ) -> Inspection:
+        """Return the inspection of a runtime; `model` is the artifact's, and `file` its oracle.
 
         Raises:
             Exception: whatever the runtime raises when it opens the copy.
         """
-        model, folder = without_functions(model), None
-        file, own = GraphOracle(model, folder=artifact.path.parent), None
+        model, folder, own = without_functions(model), None, None
         if isinstance(runtime, Rewriting) and runtime.as_written() != runtime:
             folder = tempfile.TemporaryDirectory(prefix="onnx-attest-")
             path = runtime.rewritten(artifact, Path(folder.name), threads=threads)
@@ -140,6 +141,7 @@ class Inspection:
 def pass_at_fault(
     artifact: Artifact,
     model: onnx.ModelProto,
+    file: GraphOracle,
     runtime: Runtime,
     inputs: Arrays,
     arithmetic: Arithmetic,
@@ -156,7 +158,8 @@ def pass_at_fault(
     def is_right(passes: Sequence[str]) -> bool:
         thinner = runtime.without(passes)
         outputs = thinner.open(artifact, threads=threads).run(inputs)
-        return not Inspection.of(artifact, model, thinner, threads).look(inputs, outputs, arithmetic).walk.bad
+        inspection = Inspection.of(artifact, model, file, thinner, threads)
+        return not inspection.look(inputs, outputs, arithmetic).walk.bad
 
     return guilty_pass(is_right)
 

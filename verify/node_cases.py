@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -22,6 +22,7 @@ from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
 from onnx_attest.verify.oracle.bounded import Bounded, is_floating
 from onnx_attest.verify.oracle.graph import GraphOracle
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
+from onnx_attest.verify.oracle.types import element_type, graphs_in
 
 Array = NDArray[Any]
 COMPUTED_IN = {"float64": "fp64", "float32": "fp32", "float16": "fp16-steps", "bfloat16": "bf16-acc"}
@@ -102,10 +103,10 @@ def _attributes(graph: onnx.GraphProto) -> set[str]:
 
 
 def _read(case: Any) -> NodeCase:
-    nodes = list(nodes_of(case.model.graph))
+    nodes = [node for graph in graphs_in(case.model.graph) for node in graph.node]
     values = (*case.model.graph.input, *case.model.graph.output)
     targets = [a.i for node in nodes for a in node.attribute if a.name == "to"]
-    kinds = {number for value in values for number in _element_types(value.type)} | set(targets)
+    kinds = {element_type(value.type) for value in values} | set(targets)
     return NodeCase(
         case.name.removeprefix("test_"),
         case.model,
@@ -113,23 +114,6 @@ def _read(case: Any) -> NodeCase:
         tuple(dict.fromkeys(node.op_type for node in nodes)),
         frozenset(onnx.TensorProto.DataType.Name(kind) for kind in kinds),
     )
-
-
-def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield all nodes of a graph and of the graphs inside it."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from nodes_of(inner)
-
-
-def _element_types(kind: onnx.TypeProto) -> Iterator[int]:
-    which = kind.WhichOneof("value")
-    if which == "tensor_type":
-        yield kind.tensor_type.elem_type
-    elif which in ("sequence_type", "optional_type"):
-        yield from _element_types(getattr(kind, which).elem_type)
 
 
 def as_array(value: Any) -> Any:

@@ -23,8 +23,8 @@ _MASKING = _MOVING | {
     "Not", "Sub", "Mul", "Div", "Neg", "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Where",
     "Add", "Min", "Max", "Trilu", "Clip", "IsNaN",
 }  # fmt: skip
-# Behind these a value is no mask any more, but what the graph computes with.
-_INDEXED = {"Gather": (0, 1), "GatherElements": (0, 1)}
+_INDEXING = ("Gather", "GatherElements")
+"""Their second input says where in the first one."""
 _EMBEDDINGS = {0: 2, 1: 4, 8: 3}
 """com.microsoft EmbedLayerNormalization: ids, segments and positions, and the table of each."""
 _WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
@@ -94,11 +94,7 @@ class Uses:
         """Return how many values may be indexed by a node's input, None if it indexes nothing of a known size."""
         if node.op_type == "EmbedLayerNormalization" and place in _EMBEDDINGS:
             return self._size(node.input[_EMBEDDINGS[place]], 0)
-        if (
-            node.op_type not in _INDEXED
-            or node.domain not in STANDARD_DOMAINS
-            or place != _INDEXED[node.op_type][1]
-        ):
+        if node.op_type not in _INDEXING or node.domain not in STANDARD_DOMAINS or place != 1:
             return None
         axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
         return self._size(node.input[0], axis)

@@ -115,7 +115,7 @@ def evaluations(path: Path, repetitions: int) -> None:
     model = onnx.load(path)
     oracle = GraphOracle(model)
     unoptimised = OrtRuntime("ort-cpu-noopt", optimise=False)
-    values = Inspection.of(read_artifact(path), model, unoptimised, None).session.run(inputs)
+    values = Inspection.of(read_artifact(path), model, oracle, unoptimised, None).session.run(inputs)
     tasks: dict[str, Callable[[], object]] = {
         "values with bounds and deviations, node by node": lambda: walk(oracle, inputs, values, DEVIATIONS),
         "deviations end to end": lambda: oracle.evaluate(inputs, DEVIATIONS),

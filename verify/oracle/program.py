@@ -139,7 +139,7 @@ class Program:
                 node = replace(
                     node, logit_factor=run.logit_factor, enter=partial(_enter, dict(known), inside)
                 )
-            wanted = [name for name in _needed(node) if name in self._deferred] if run.load else ()
+            wanted = [name for name in _needed(node) if name in self._deferred] if self._deferred else ()
             known |= {name: run.load(name) for name in wanted}  # type: ignore[misc]
             known |= _result_or_observed(node, known, arithmetic, run)
             for name in wanted:

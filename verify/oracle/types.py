@@ -23,32 +23,34 @@ class Types:
     def _kinds(self) -> dict[str, int]:
         bare = onnx.ModelProto()
         bare.CopyFrom(self._model)
-        for graph in _graphs(bare.graph):
+        for graph in graphs_in(bare.graph):
             for tensor in graph.initializer:
                 _empty(tensor)
         inferred = onnx.shape_inference.infer_shapes(bare)
         found: dict[str, int] = {}
-        for graph in _graphs(inferred.graph):
+        for graph in graphs_in(inferred.graph):
             found |= {tensor.name: tensor.data_type for tensor in graph.initializer}
             for value in (*graph.value_info, *graph.output, *graph.input):
-                if kind := _element_type(value.type):
+                if kind := element_type(value.type):
                     found[value.name] = kind
         return found
 
 
-def _element_type(kind: onnx.TypeProto) -> int:
+def element_type(kind: onnx.TypeProto) -> int:
+    """Return ONNX's number of the element type of a tensor, or of what a sequence or an optional holds."""
     which = kind.WhichOneof("value")
     if which in ("sequence_type", "optional_type"):
-        return _element_type(getattr(kind, which).elem_type)
+        return element_type(getattr(kind, which).elem_type)
     return int(kind.tensor_type.elem_type)
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and the graphs inside it."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _graphs(attribute.g)
+                yield from graphs_in(attribute.g)
 
 
 _FEW = 64

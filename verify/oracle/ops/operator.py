@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
-from onnx_attest.verify.oracle.bounded import Bounded
+from onnx_attest.verify.oracle.bounded import Array, Bounded
 from onnx_attest.verify.oracle.values import Listed, Value
 
 
@@ -128,12 +128,28 @@ def sequence(inputs: Inputs, index: int) -> Listed:
 
 
 def integers(inputs: Inputs, index: int) -> list[int]:
-    """Return an integer input as a list.
+    """Return an integer input, which says where numbers go or how many there are, as a list.
 
     Raises:
         UnsupportedOperatorError: it may be off, so that rounding decides what it says.
     """
+    return [int(number) for number in placing(inputs, index).reshape(-1)]
+
+
+def placing(inputs: Inputs, index: int) -> Array:
+    """Return an input that says where numbers go, an index for example.
+
+    Raises:
+        UnsupportedOperatorError: it may be off, so that rounding decides where.
+    """
     given = required(inputs, index)
-    if given.error is not None and np.any(given.error > 0):
-        raise UnsupportedOperatorError(f"input {index} is known within its rounding error only")
-    return [int(number) for number in given.value.reshape(-1)]
+    if rounds(given):
+        raise UnsupportedOperatorError(
+            f"input {index} says where numbers go, and is known within its rounding error only"
+        )
+    return given.value
+
+
+def rounds(a: Bounded) -> bool:
+    """Whether any of the numbers may be off."""
+    return a.error is not None and bool(np.any(a.error > 0))

@@ -17,6 +17,7 @@ from onnx_attest.verify.oracle.ops.operator import (
     UnsupportedOperatorError,
     required,
 )
+from onnx_attest.verify.oracle.ops.pointwise.composed import stored
 
 _SINCE_TRAINING_MODE = 14
 """From opset 14 on an attribute tells training; before, the number of outputs does, and before 7 `is_test`."""
@@ -45,11 +46,6 @@ def inside(arithmetic: Arithmetic) -> Arithmetic:
     return replace(
         arithmetic, u_s=0.0, kernel=None if kernel is None else replace(kernel, storing=kernel.working)
     )
-
-
-def stored(a: Bounded, arithmetic: Arithmetic, roundings: float = 1.0) -> Bounded:
-    """Return a result of steps inside an operator as the graph holds it."""
-    return rounded(a.value, a.errors(), arithmetic, roundings, variance=a.variances())
 
 
 def squared(x: Bounded, arithmetic: Arithmetic) -> Bounded:

@@ -25,6 +25,7 @@ from onnx_attest.verify.oracle.ops.contrib.sequences import (
     lengths_of,
 )
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, UnsupportedOperatorError, optional, required
+from onnx_attest.verify.oracle.ops.rotary import rotated
 
 _BEFORE_SOFTMAX, _AFTER_SOFTMAX = 1, 2
 """What qk_output of GroupQueryAttention asks for."""
@@ -38,7 +39,7 @@ def group_query_attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) ->
     if node.get("do_rotary", 0):
         tables = _rotary_tables(inputs, lengths)
         interleaved = bool(node.get("rotary_interleaved", 0))
-        q, k = (_rotated(part, *tables, arithmetic, interleaved=interleaved) for part in (q, k))
+        q, k = (rotated(part, *tables, arithmetic, interleaved=interleaved) for part in (q, k))
     node.get("rotary_interleaved")
     past = optional(inputs, 3), optional(inputs, 4)
     k, v = appended(past[0], k, lengths), appended(past[1], v, lengths)
@@ -109,23 +110,6 @@ def _rotary_tables(inputs: Inputs, lengths: Lengths) -> tuple[Bounded, Bounded]:
         positions = given.value.astype(np.int64).reshape(positions.shape)
     cos, sin = (required(inputs, index).moved(lambda table: table[positions][:, None]) for index in (7, 8))
     return cos, sin
-
-
-def _rotated(a: Bounded, cos: Bounded, sin: Bounded, arithmetic: Arithmetic, *, interleaved: bool) -> Bounded:
-    """Return (x cos - y sin, x sin + y cos): x and y are neighbours, or the two halves; numbers behind stay."""
-    half = cos.value.shape[-1]
-    pairs = np.arange(2 * half).reshape((half, 2) if interleaved else (2, half))
-    first, second = (pairs[:, 0], pairs[:, 1]) if interleaved else (pairs[0], pairs[1])
-    x, y = (a.moved(lambda array, places=places: array[..., places]) for places in (first, second))  # type: ignore[misc]
-
-    def times(part: Bounded, table: Bounded) -> Bounded:
-        return bounded.multiply(part, table, arithmetic)
-
-    real = bounded.subtract(times(x, cos), times(y, sin), arithmetic)
-    imaginary = bounded.add(times(x, sin), times(y, cos), arithmetic)
-    rest = a.moved(lambda array: array[..., 2 * half :])
-    places = np.argsort(np.concatenate([first, second, np.arange(2 * half, a.value.shape[-1])]))
-    return bounded.concatenated([real, imaginary, rest], 3).moved(lambda array: array[..., places])
 
 
 def _sink(node: Node, inputs: Inputs) -> Bounded | None:

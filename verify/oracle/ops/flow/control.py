@@ -13,13 +13,15 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.ops.flow.sequences import stacked
-from onnx_attest.verify.oracle.ops.moves.moving import only, placing, whole
+from onnx_attest.verify.oracle.ops.moves.moving import only
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
     UnsupportedOperatorError,
+    integers,
     optional,
+    placing,
     required,
     sequence,
 )
@@ -144,7 +146,7 @@ def _scan_batches(node: Node, inputs: Inputs) -> list[Value]:
     states, scanned = given[: len(given) - count], given[len(given) - count :]
     backwards = node.get("directions") or [0] * count
     batches, longest = scanned[0].value.shape[:2]
-    lengths = whole(inputs, 0) if optional(inputs, 0) is not None else [longest] * batches
+    lengths = integers(inputs, 0) if optional(inputs, 0) is not None else [longest] * batches
     outputs = len(node.get("body").outputs) - len(states)
     if any(length != longest for length in lengths) and (outputs or any(backwards)):
         raise UnsupportedOperatorError("Scan of sequences that differ in length: the rest is left open")

@@ -7,13 +7,14 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Bounded
-from onnx_attest.verify.oracle.ops.moves.moving import only, whole
+from onnx_attest.verify.oracle.ops.moves.moving import only
 from onnx_attest.verify.oracle.ops.moves.shape import split
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
     UnsupportedOperatorError,
+    integers,
     optional,
     required,
     sequence,
@@ -64,7 +65,7 @@ def _split_to_sequence(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> li
     a, axis, keepdims = required(inputs, 0), node.get("axis", 0), node.get("keepdims", 1)
     size, given = a.value.shape[axis], optional(inputs, 1)
     if given is not None and given.value.ndim:
-        sizes = whole(inputs, 1)
+        sizes = integers(inputs, 1)
     else:
         each = only(inputs, 1, 1)
         sizes = [min(each, size - start) for start in range(0, size, each)]

@@ -13,10 +13,9 @@ from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import FUNCTION_VARIANCE, Bounded, Floats, rounded
 from onnx_attest.verify.oracle.ops import attention
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, optional, required
+from onnx_attest.verify.oracle.ops.pointwise.curves import FUNCTION_ROUNDINGS
 from onnx_attest.verify.oracle.ops.pointwise.error_function import erf
 
-_FUNCTION_ROUNDINGS = 8.0
-"""Absolute error of a factor between 0 and 2 in units of u: of an erf, a tanh or a sigmoid, see activations.py."""
 _STEEPEST_GELU = 1.13
 _STEEPEST_SWISH = 1.1
 """The largest slopes of x Phi(x), 1.129, of its approximation by tanh, 1.129, and of x sigmoid(x), 1.0998."""
@@ -48,7 +47,7 @@ def _gated(
 def _steps(x: Floats, value: Floats, arithmetic: Arithmetic) -> Floats:
     """Return what the gate's own error and, where values between nodes are stored, its two steps make of x."""
     stored = 2 * arithmetic.u_s * (x + np.abs(value))
-    return np.asarray(_FUNCTION_ROUNDINGS * arithmetic.u * x + stored)
+    return np.asarray(FUNCTION_ROUNDINGS * arithmetic.u * x + stored)
 
 
 def _normal(x: Floats) -> Floats:

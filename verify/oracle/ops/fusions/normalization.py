@@ -17,7 +17,8 @@ from onnx_attest.verify.oracle.ops.operator import (
     optional,
     required,
 )
-from onnx_attest.verify.oracle.ops.statistics import grouped, inside, root_mean_squared, stashed, stored
+from onnx_attest.verify.oracle.ops.pointwise.composed import stored
+from onnx_attest.verify.oracle.ops.statistics import grouped, inside, root_mean_squared, stashed
 from onnx_attest.verify.oracle.values import Value
 
 _EPSILON = 1e-12

@@ -27,12 +27,12 @@ from onnx_attest.verify.oracle.bounded import (
 )
 from onnx_attest.verify.oracle.ops.images.interpolation import TRIANGLE, Places, sampled
 from onnx_attest.verify.oracle.ops.images.windows import Sizes, Windows, sizes_in, windows_of
-from onnx_attest.verify.oracle.ops.moves.moving import whole
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
     UnsupportedOperatorError,
+    integers,
     optional,
     required,
 )
@@ -323,7 +323,7 @@ def _overlapped(
 
 def _col2im(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     """Col2Im: blocks, one behind the other on the last axis, are added where they overlap."""
-    x, sizes, block = required(inputs, 0), tuple(whole(inputs, 1)), tuple(whole(inputs, 2))
+    x, sizes, block = required(inputs, 0), tuple(integers(inputs, 1)), tuple(integers(inputs, 2))
     windows = windows_of(node, sizes, block)
     batch, places = x.value.shape[0], windows.places
     blocks = x.moved(lambda array: array.reshape(batch, -1, places, *windows.counts))

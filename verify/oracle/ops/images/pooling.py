@@ -12,13 +12,14 @@ from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Array, Bounded, Floats, rounded, sum_variance
 from onnx_attest.verify.oracle.ops.images import regions
 from onnx_attest.verify.oracle.ops.images.windows import Windows, sizes_in, windows_of
-from onnx_attest.verify.oracle.ops.moves.moving import placing, whole
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
     UnsupportedOperatorError,
+    integers,
     optional,
+    placing,
     required,
 )
 
@@ -275,7 +276,7 @@ def _max_unpool(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Boun
         for axis, (size, stride, window) in enumerate(zip(sizes, strides, kernel, strict=True))
     ]
     shape = [batch, channels, *natural]
-    if optional(inputs, 2) is not None and whole(inputs, 2) != shape:
+    if optional(inputs, 2) is not None and integers(inputs, 2) != shape:
         # ONNX's own case takes the indices for those of the natural shape, its text and ONNX Runtime for those of
         # output_shape (onnx/onnx#2398).
         raise UnsupportedOperatorError("MaxUnpool to another shape than the one its windows give")

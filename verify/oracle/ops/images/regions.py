@@ -11,8 +11,14 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle.bounded import KAPPA, Array, Bounded, Floats, rounded, sum_variance
 from onnx_attest.verify.oracle.ops.images.interpolation import SINGLE, TRIANGLE, Places, Taps, Window, taps_at
-from onnx_attest.verify.oracle.ops.moves.moving import placing
-from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
+from onnx_attest.verify.oracle.ops.operator import (
+    Inputs,
+    Node,
+    Operator,
+    UnsupportedOperatorError,
+    placing,
+    required,
+)
 
 _SINCE_HALF_PIXEL = 16
 """Before opset 16, rectangles are not moved by half a number, and are at least 1 wide and high."""

@@ -26,13 +26,14 @@ from onnx_attest.verify.oracle.ops.images.interpolation import (
     taps_at,
     zeros_outside,
 )
-from onnx_attest.verify.oracle.ops.moves.moving import placing, whole
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
     UnsupportedOperatorError,
+    integers,
     optional,
+    placing,
     required,
 )
 
@@ -98,7 +99,7 @@ def _stretches(node: Node, inputs: Inputs, shape: tuple[int, ...]) -> list[Stret
         return [_scaled(axis, shape[axis], scale) for axis, scale in zip(axes, factors, strict=True)]
     if sizes is None:
         raise UnsupportedOperatorError("Resize without scales and sizes")
-    lengths = whole(inputs, 3)
+    lengths = integers(inputs, 3)
     if policy == "stretch":
         return [_sized(axis, shape[axis], length) for axis, length in zip(axes, lengths, strict=True)]
     return _in_proportion(axes, shape, lengths, policy)
@@ -458,7 +459,7 @@ _FAR = 2.0**31
 
 def _affine_grid(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     """AffineGrid: theta times each place (x, y, 1), the places from -1 to 1."""
-    theta, (batch, _, *sizes) = required(inputs, 0), whole(inputs, 1)
+    theta, (batch, _, *sizes) = required(inputs, 0), integers(inputs, 1)
     aligned = bool(node.get("align_corners", 0))
     columns = [_spaced(size, aligned=aligned) for size in sizes]
     grids = [grid.reshape(-1) for grid in np.meshgrid(*columns, indexing="ij")]

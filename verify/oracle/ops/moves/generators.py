@@ -10,14 +10,15 @@ import onnx
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import KAPPA, Bounded, Floats, exact, is_floating
-from onnx_attest.verify.oracle.ops.moves.moving import rounds, whole
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
     UnsupportedOperatorError,
+    integers,
     is_short,
     required,
+    rounds,
 )
 
 _NUMBERS: dict[str, Any] = {
@@ -57,7 +58,7 @@ def _dense(sparse: Any) -> Any:
 def _constant_of_shape(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     fill = node.get("value")
     value = np.zeros(1, np.float64) if fill is None else exact(onnx.numpy_helper.to_array(fill)).value
-    return [Bounded(np.full(whole(inputs, 0), value.reshape(-1)[0], value.dtype))]
+    return [Bounded(np.full(integers(inputs, 0), value.reshape(-1)[0], value.dtype))]
 
 
 def _eye_like(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:

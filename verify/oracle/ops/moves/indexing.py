@@ -6,13 +6,15 @@ import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Array, Bounded
-from onnx_attest.verify.oracle.ops.moves.moving import moving, only, placing, whole
+from onnx_attest.verify.oracle.ops.moves.moving import moving, only
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
     UnsupportedOperatorError,
+    integers,
     optional,
+    placing,
     required,
 )
 
@@ -21,8 +23,8 @@ def _slice(node: Node, inputs: Inputs, array: Array) -> Array:
     if node.opset < 10:
         starts, ends, axes, steps = node.get("starts"), node.get("ends"), node.get("axes"), None
     else:
-        starts, ends = whole(inputs, 1), whole(inputs, 2)
-        axes, steps = (whole(inputs, i) if optional(inputs, i) is not None else None for i in (3, 4))
+        starts, ends = integers(inputs, 1), integers(inputs, 2)
+        axes, steps = (integers(inputs, i) if optional(inputs, i) is not None else None for i in (3, 4))
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     index: list[slice] = [slice(None)] * array.ndim

@@ -12,7 +12,7 @@ from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
-    UnsupportedOperatorError,
+    integers,
     optional,
     required,
 )
@@ -44,33 +44,9 @@ def arranged(arrange: Callable[..., Array], *parts: Bounded) -> Bounded:
     return Bounded(values, together("error"), variance=together("variance"))
 
 
-def rounds(a: Bounded) -> bool:
-    """Whether any of the numbers may be off."""
-    return a.error is not None and bool(np.any(a.error > 0))
-
-
-def placing(inputs: Inputs, index: int) -> Array:
-    """Return an input that says where numbers go, an index for example.
-
-    Raises:
-        UnsupportedOperatorError: it may be off, so that rounding decides where.
-    """
-    given = required(inputs, index)
-    if rounds(given):
-        raise UnsupportedOperatorError(
-            f"input {index} says where numbers go, and is known within its rounding error only"
-        )
-    return given.value
-
-
-def whole(inputs: Inputs, index: int) -> list[int]:
-    """Return the whole numbers of an input that says where numbers go."""
-    return [int(number) for number in placing(inputs, index).reshape(-1)]
-
-
 def only(inputs: Inputs, index: int, default: int) -> int:
     """Return the only number of such an input, its default where it is not given."""
     if optional(inputs, index) is None:
         return default
-    (number,) = whole(inputs, index)
+    (number,) = integers(inputs, index)
     return number

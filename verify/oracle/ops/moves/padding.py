@@ -8,12 +8,13 @@ import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Array, Bounded
-from onnx_attest.verify.oracle.ops.moves.moving import arranged, moving, whole
+from onnx_attest.verify.oracle.ops.moves.moving import arranged, moving
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
     UnsupportedOperatorError,
+    integers,
     optional,
     required,
 )
@@ -35,8 +36,8 @@ def _pad(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
 
 def _ends(node: Node, inputs: Inputs, rank: int) -> Ends:
     attribute = "pads" if node.opset >= 2 else "paddings"
-    pads = node.get(attribute) if node.opset < 11 else whole(inputs, 1)
-    axes = whole(inputs, 3) if optional(inputs, 3) is not None else range(rank)
+    pads = node.get(attribute) if node.opset < 11 else integers(inputs, 1)
+    axes = integers(inputs, 3) if optional(inputs, 3) is not None else range(rank)
     fronts, backs = pads[: len(axes)], pads[len(axes) :]
     return {axis % rank: pair for axis, *pair in zip(axes, fronts, backs, strict=True)}  # type: ignore[misc]
 
@@ -93,7 +94,7 @@ _PLACES: dict[str, Callable[[Array, int], Array]] = {
 
 
 def _center_crop_pad(node: Node, inputs: Inputs, array: Array) -> Array:
-    sizes = whole(inputs, 1)
+    sizes = integers(inputs, 1)
     axes = [axis % array.ndim for axis in node.get("axes") or range(array.ndim)]
     # Halves are rounded down: half a place to the left when cutting, one more on the right when adding.
     missing = {axis: size - array.shape[axis] for axis, size in zip(axes, sizes, strict=True)}

@@ -8,8 +8,15 @@ import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Array, Bounded
-from onnx_attest.verify.oracle.ops.moves.moving import only, rounds
-from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
+from onnx_attest.verify.oracle.ops.moves.moving import only
+from onnx_attest.verify.oracle.ops.operator import (
+    Inputs,
+    Node,
+    Operator,
+    UnsupportedOperatorError,
+    required,
+    rounds,
+)
 
 
 def _top_k(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:

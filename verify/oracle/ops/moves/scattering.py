@@ -10,13 +10,14 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import KAPPA, Array, Bounded, Floats
 from onnx_attest.verify.oracle.ops.moves.indexing import along
-from onnx_attest.verify.oracle.ops.moves.moving import arranged, placing
+from onnx_attest.verify.oracle.ops.moves.moving import arranged
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
     UnsupportedOperatorError,
     optional,
+    placing,
     required,
 )
 

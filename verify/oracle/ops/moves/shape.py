@@ -7,13 +7,15 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Array, Bounded
-from onnx_attest.verify.oracle.ops.moves.moving import moving, placing, whole
+from onnx_attest.verify.oracle.ops.moves.moving import moving
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
     UnsupportedOperatorError,
+    integers,
     optional,
+    placing,
     required,
     tensors,
 )
@@ -45,7 +47,7 @@ def _drops(node: Node, inputs: Inputs) -> bool:
 
 def _reshape(node: Node, inputs: Inputs, array: Array) -> Array:
     node.get("consumed_inputs")  # of opset 1, about memory
-    sizes = whole(inputs, 1) if node.opset >= 5 else list(node.get("shape", ()))
+    sizes = integers(inputs, 1) if node.opset >= 5 else list(node.get("shape", ()))
     if not node.get("allowzero", 0):
         sizes = [array.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)]
     return array.reshape(sizes)
@@ -63,13 +65,13 @@ def _transpose(node: Node, inputs: Inputs, array: Array) -> Array:
 
 
 def _expand(node: Node, inputs: Inputs, array: Array) -> Array:
-    return np.broadcast_to(array, np.broadcast_shapes(array.shape, tuple(whole(inputs, 1))))
+    return np.broadcast_to(array, np.broadcast_shapes(array.shape, tuple(integers(inputs, 1))))
 
 
 def _tile(node: Node, inputs: Inputs, array: Array) -> Array:
-    repeats = whole(inputs, 1)
+    repeats = integers(inputs, 1)
     if node.opset < 6:  # so many tiles along one axis
-        (tiles,), (axis,) = repeats, whole(inputs, 2)
+        (tiles,), (axis,) = repeats, integers(inputs, 2)
         repeats = [1] * array.ndim
         repeats[axis] = tiles
     if len(repeats) != array.ndim:
@@ -89,7 +91,7 @@ def _squeeze(node: Node, inputs: Inputs, array: Array) -> Array:
 def _given_axes(node: Node, inputs: Inputs) -> list[int] | None:
     """Return the axes: an attribute before opset 13, an input since."""
     if optional(inputs, 1) is not None:
-        return whole(inputs, 1)
+        return integers(inputs, 1)
     return node.get("axes")  # type: ignore[no-any-return]
 
 
@@ -124,7 +126,7 @@ def _concat(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]
 def _split(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
     a, axis = required(inputs, 0), node.get("axis", 0)
     size, parts = a.value.shape[axis], len(node.outputs)
-    given = whole(inputs, 1) if optional(inputs, 1) is not None else node.get("split")
+    given = integers(inputs, 1) if optional(inputs, 1) is not None else node.get("split")
     sizes = _even_sizes(node, size, node.get("num_outputs", parts)) if given is None else given
     if sum(sizes) != size or min(sizes) < 0 or len(sizes) != parts:
         raise UnsupportedOperatorError(f"Split of {size} into {parts} parts of {list(sizes)}")

@@ -11,8 +11,14 @@ import onnx
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Array, Bounded
-from onnx_attest.verify.oracle.ops.moves.moving import rounds
-from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
+from onnx_attest.verify.oracle.ops.operator import (
+    Inputs,
+    Node,
+    Operator,
+    UnsupportedOperatorError,
+    required,
+    rounds,
+)
 
 
 def _cast(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:

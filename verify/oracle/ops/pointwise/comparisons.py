@@ -9,13 +9,13 @@ import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Array, Bounded
-from onnx_attest.verify.oracle.ops.moves.moving import rounds
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
     UnsupportedOperatorError,
     required,
+    rounds,
 )
 from onnx_attest.verify.oracle.ops.pointwise.broadcasting import operands
 

@@ -11,13 +11,13 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import Array, Bounded, exact, rounded
-from onnx_attest.verify.oracle.ops.moves.moving import rounds
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
     UnsupportedOperatorError,
     required,
+    rounds,
     tensors,
 )
 from onnx_attest.verify.oracle.ops.pointwise.broadcasting import operands

@@ -10,11 +10,9 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import FUNCTION_VARIANCE, Bounded, Floats, rounded
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
+from onnx_attest.verify.oracle.ops.pointwise.curves import FUNCTION_ROUNDINGS
 
 Function = Callable[[Floats, float, float], Floats]
-
-_FUNCTION_ROUNDINGS = 8.0
-"""Absolute error of an exponential function's value in units of u, see activations.py; relative above 1."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ class Activation:
         if self.kind.reach is None:
             return float("inf")
         low, high = self.kind.reach(self.alpha)
-        return max(-low, high) * (1 + 2 * _FUNCTION_ROUNDINGS * max(arithmetic.u, arithmetic.u_s))
+        return max(-low, high) * (1 + 2 * FUNCTION_ROUNDINGS * max(arithmetic.u, arithmetic.u_s))
 
     def _jump(self, x: Floats, error: Floats) -> Floats | float:
         """Return what a threshold within the error of x may change."""
@@ -159,7 +157,7 @@ class Activation:
         """Return how far the function itself may be off: a product with alpha or beta and a sum round as well."""
         u = arithmetic.u
         if self.kind.exponential:
-            return np.asarray(_FUNCTION_ROUNDINGS * u * np.maximum(np.abs(value), self.kind.size(self.alpha)))
+            return np.asarray(FUNCTION_ROUNDINGS * u * np.maximum(np.abs(value), self.kind.size(self.alpha)))
         linear = (
             2 * (abs(self.alpha) * np.abs(x) + abs(self.beta)) if self.kind.arguments > 1 else np.abs(value)
         )

@@ -6,8 +6,7 @@ import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import FUNCTION_VARIANCE, Array, Bounded, Floats, rounded
-from onnx_attest.verify.oracle.ops.moves.moving import rounds
-from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError
+from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, rounds
 from onnx_attest.verify.oracle.ops.pointwise.broadcasting import operands
 from onnx_attest.verify.oracle.ops.pointwise.curves import FUNCTION_ROUNDINGS
 

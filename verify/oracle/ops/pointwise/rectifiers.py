@@ -17,8 +17,14 @@ from onnx_attest.verify.oracle.bounded import (
     multiply,
     subtract,
 )
-from onnx_attest.verify.oracle.ops.moves.moving import rounds
-from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
+from onnx_attest.verify.oracle.ops.operator import (
+    Inputs,
+    Node,
+    Operator,
+    UnsupportedOperatorError,
+    required,
+    rounds,
+)
 from onnx_attest.verify.oracle.ops.pointwise.composed import coefficient, each_stored, in_steps, stored
 from onnx_attest.verify.oracle.ops.pointwise.jumps import crossing
 from onnx_attest.verify.oracle.ops.pointwise.limits import clipped

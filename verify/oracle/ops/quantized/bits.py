@@ -10,13 +10,13 @@ from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import KAPPA, Array, Bounded, Floats, rounded
 from onnx_attest.verify.oracle.ops.contrib.attended import refuse_attributes, refuse_inputs
-from onnx_attest.verify.oracle.ops.moves.moving import placing
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
     Operator,
     UnsupportedOperatorError,
     optional,
+    placing,
     required,
 )
 

@@ -9,8 +9,15 @@ import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import KAPPA, Array, Bounded, Floats, rounded
-from onnx_attest.verify.oracle.ops.moves.moving import only, rounds
-from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
+from onnx_attest.verify.oracle.ops.moves.moving import only
+from onnx_attest.verify.oracle.ops.operator import (
+    Inputs,
+    Node,
+    Operator,
+    UnsupportedOperatorError,
+    required,
+    rounds,
+)
 
 Cumulation = Callable[[Bounded, Arithmetic], Bounded]
 """Of numbers along the first axis."""

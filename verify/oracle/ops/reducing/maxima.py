@@ -7,8 +7,14 @@ from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Array, Bounded
-from onnx_attest.verify.oracle.ops.moves.moving import rounds
-from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, UnsupportedOperatorError, required
+from onnx_attest.verify.oracle.ops.operator import (
+    Inputs,
+    Node,
+    Operator,
+    UnsupportedOperatorError,
+    required,
+    rounds,
+)
 from onnx_attest.verify.oracle.ops.reducing.log_softmax import by_rows
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.bounded import KAPPA, Array, Bounded, Floats, exact, rounded, sum_variance
-from onnx_attest.verify.oracle.ops.moves.moving import rounds
 from onnx_attest.verify.oracle.ops.operator import (
     Inputs,
     Node,
@@ -18,6 +17,7 @@ from onnx_attest.verify.oracle.ops.operator import (
     integers,
     optional,
     required,
+    rounds,
 )
 from onnx_attest.verify.oracle.ops.pointwise.composed import in_steps
 from onnx_attest.verify.oracle.ops.pointwise.elementwise import absolute
