@@ -1,16 +1,19 @@
 # Every target sets up what it needs: a virtual environment with the package, its runtimes and its tools.
 PYTHON ?= python3
+comma := ,
 VENV := .venv
 BIN := $(VENV)/bin
 # onnxruntime-gpu has wheels for x86-64 Linux and Windows only; elsewhere the CPU build does.
 ORT := $(if $(filter x86_64 AMD64,$(shell uname -m)),$(if $(filter Darwin,$(shell uname -s)),cpu,cuda),cpu)
+# The plugin provider has wheels for a few kinds of machine only.
+MORE := openvino,$(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),plugin$(comma))
 READY := $(VENV)/.ready
-# The chapter's models take about a minute; all of the catalogue, about five (make verify-all).
+# The chapter's models take a few minutes on all runtimes; all of the catalogue, about twenty (make verify-all).
 CHAPTER := $(addprefix --model=,sdpa self-attention mha causal sdpa-naive sdpa-unscaled)
 
 .DEFAULT_GOAL := help
-.PHONY: help verify verify-all test test-slow test-lowest lint format types layers check reference bench bench-oracle \
-	bench-detection bench-speed bench-cases clean
+.PHONY: help verify verify-all verify-cuda web test test-slow test-lowest lint format types layers check reference conformance bench \
+	bench-oracle bench-detection bench-speed bench-check bench-cases clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -18,7 +21,7 @@ help:  ## list the targets
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[torch,$(ORT),dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[torch,$(ORT),$(MORE)dev]"
 	@touch $@
 
 verify: $(READY)  ## export the chapter's models, verify them on every runtime here, write reports/latest
@@ -27,8 +30,20 @@ verify: $(READY)  ## export the chapter's models, verify them on every runtime h
 verify-all: $(READY)  ## the same with the whole catalogue
 	$(BIN)/onnx-attest run --output reports/latest
 
+# Works where an NVIDIA GPU with its driver is; what it leaves under reports/evidence is to be committed, and is told in
+# the reports of machines without one. A run that fails leaves evidence of its failure.
+CUDA := $(addprefix --require=,torch-cuda ort-cuda ort-cuda-tf32)
+verify-cuda: $(READY)  ## verify the catalogue on a GPU, and leave reports/evidence/MACHINE/records.jsonl
+	$(BIN)/onnx-attest run --runtime torch --runtime ort-cpu $(CUDA) --output reports/cuda; code=$$?; \
+	$(BIN)/onnx-attest evidence reports/cuda && exit $$code
+
+web: $(READY)  ## put the JavaScript runtimes (npm) into your cache, for ort-node, ort-web and ort-web-node
+	$(BIN)/onnx-attest doctor --install web
+
+# A file's tests stay in one process, since they share what they exported; most of the time is torch's exporter.
+SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 test: $(READY)  ## run the tests (fast ones)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE)
 
 # The lowest versions that pyproject.toml allows, in an environment of their own; takes a few minutes to install.
 LOWEST := .venv-lowest
@@ -38,7 +53,7 @@ $(LOWEST)/.ready: pyproject.toml constraints-lowest.txt
 	@touch $@
 
 test-lowest: $(LOWEST)/.ready  ## run the fast tests with the lowest supported versions
-	$(LOWEST)/bin/python -m pytest -m "not slow and not pinned"
+	$(LOWEST)/bin/python -m pytest -m "not slow and not pinned" $(SIDE_BY_SIDE)
 
 test-slow: $(READY)  ## run the slow tests
 	$(BIN)/python -m pytest -m slow
@@ -68,6 +83,12 @@ check: lint types layers test  ## all that CI runs
 reference: $(READY)  ## write reports/reference anew, to be committed
 	$(BIN)/onnx-attest run $(CHAPTER) --output reports/reference
 
+# Not openvino-cpu-default, which computes in bfloat16 where the processor can: that hides all else. Those that are not
+# here are said in the page, and keep nothing of the earlier one.
+CONFORMING := $(addprefix --runtime=,ort-cpu ort-cpu-noopt ort-nxrt openvino-cpu ort-node ort-web ort-web-node ort-cuda onnx-reference)
+conformance: $(READY)  ## write docs/conformance.md and .json anew, to be committed; all runtimes take five minutes
+	$(BIN)/onnx-attest conformance $(CONFORMING) --output docs
+
 bench: bench-oracle bench-detection  ## both benchmarks
 
 bench-oracle: $(READY)  ## what the float64 oracle of attention costs beside attention itself
@@ -88,6 +109,9 @@ bench-detection: $(PEERS)/.ready  ## faults and correct kernels, judged by this 
 
 bench-speed: $(READY) $(PEERS)/.ready  ## what verifying a sentence encoder costs, beside Polygraphy and beside one inference
 	$(BIN)/python benchmarks/real/speed.py --polygraphy $(PEERS)/bin/polygraphy
+
+bench-check: $(READY)  ## what check takes on a file of 1,000 nodes
+	$(BIN)/python benchmarks/check_speed.py
 
 bench-cases: $(READY)  ## the float64 oracle on ONNX's own node cases; writes reports/reference/operators.md
 	$(BIN)/python benchmarks/oracle_cases.py --output reports/reference/operators.md

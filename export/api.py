@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, Asked, Got, Manifest, digest, write_artifact
-from onnx_attest.export.from_call import contract_of_call
-from onnx_attest.export.lower import ExportError, capture, example_inputs, lower, refuse_unsteady
+from onnx_attest.export.from_call import contract_of_call, inputs_of_call
+from onnx_attest.export.lower import ExportError, capture, example_inputs, lower, prepared, refuse_unsteady
 from onnx_attest.export.observe import observe
 from onnx_attest.export.strip import strip_metadata
 from onnx_attest.models.contract import Contract
@@ -53,20 +53,23 @@ class ExportFailure:
 
 def export(
     module: nn.Module,
-    args: Sequence[torch.Tensor],
+    args: Sequence[torch.Tensor] | Mapping[str, torch.Tensor],
     *,
     path: str | Path,
-    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    dynamic: Mapping[str, Mapping[int, Any]] | None = None,
+    outputs: Sequence[str] | None = None,
     opset: int = 18,
     contract: Contract | None = None,
 ) -> Artifact:
     """Export one module to `path` and return the artifact.
 
     Args:
-        module: in evaluation mode.
-        args: example inputs, in the order of `forward`; their sizes are the traced ones.
+        module: in evaluation mode. It returns a tensor, or several in a tuple or a dictionary, nested or not.
+        args: example inputs, in the order of `forward` or by the names that it has; their sizes are the traced ones.
         path: of the ONNX file; the manifest is written beside it.
-        dynamic: for each input (by its name in `forward`), the axes that stay symbolic and their names.
+        dynamic: for each input (by its name in `forward`), the axes that stay symbolic and their names; a
+            `torch.export.Dim` instead of a name where an axis has a largest size.
+        outputs: those to keep, by their keys in the dictionary that `forward` returns; all if None.
         opset: asked of the exporter; what it gave is in the manifest.
         contract: instead of the one read off `args` and `dynamic`.
 
@@ -74,12 +77,17 @@ def export(
         UsageError: the module raises, does not repeat itself, or the folder cannot be written.
         ExportError: the exporter failed.
     """
-    examples = tuple(args)
-    name = type(module).__name__
-    outputs = refuse_unsteady(module, examples, name)
-    contract = contract or contract_of_call(module, examples, outputs, dynamic or {})
-    source = _Source(name, module, contract, "float32", None, examples)
-    model, got = source.lower(capture(module, examples, contract), opset)
+    from onnx_attest.export.calling import as_called, named, taken_of
+
+    inputs = inputs_of_call(module, args)
+    if outputs is None and contract is not None:
+        outputs = [spec.name for spec in contract.outputs]
+    result, name = refuse_unsteady(module, inputs, outputs), type(module).__name__
+    given, taken = named(result), taken_of(result, outputs, name)
+    contract = contract or contract_of_call(inputs, {key: given[key] for key in taken}, dynamic or {})
+    called = as_called(module, list(inputs), taken, result)
+    source = _Source(name, called, contract, "float32", None, tuple(inputs.values()))
+    model, got = source.lower(capture(called, source.examples, contract), opset)
     return source.write(model, got, _form(got), opset, Path(path))
 
 
@@ -113,7 +121,7 @@ def export_entry(
 
     module = module.to(getattr(torch, dtype))
     examples = example_inputs(entry.contract, getattr(torch, dtype))
-    refuse_unsteady(module, examples, entry.name)
+    module = prepared(module, entry.contract, getattr(torch, dtype), entry.name)
     source = _Source(entry.name, module, entry.contract, dtype, entry.reference or entry.name, examples)
     try:
         program = capture(module, examples, entry.contract)
@@ -168,7 +176,7 @@ class _Source:
         return f"{self.name}-{form}" if self.dtype == "float32" else f"{self.name}-{self.dtype}-{form}"
 
     def lower(self, program: Any, opset: int) -> tuple[bytes, Got]:
-        model = strip_metadata(lower(program, self.examples, self.contract, opset))
+        model = strip_metadata(lower(program, self.module, self.examples, self.contract, opset))
         return _checked(model), observe(model)
 
     def write(self, model: bytes, got: Got, variant: str, opset: int, path: Path) -> Artifact:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -96,6 +97,7 @@ class Artifact:
         module: the live PyTorch module where the export happened in this process; it is not stored.
         trusted: the manifest was written by this process, so the module it names may be imported. A manifest that was
             read is data: to run the code it names is for the user to say (`--against`).
+        reference: how another process builds `module` again, as `models.resolve` takes it; "" if it cannot.
     """
 
     path: Path
@@ -103,6 +105,7 @@ class Artifact:
     manifest: Manifest | None = None
     module: Any = field(default=None, compare=False, repr=False)
     trusted: bool = field(default=False, compare=False)
+    reference: str = field(default="", compare=False)
 
     @property
     def name(self) -> str:
@@ -129,7 +132,7 @@ def write_artifact(model: bytes, manifest: Manifest, path: Path, module: Any = N
     encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
     try:
         # The model goes last: a crash between the two leaves a manifest without a file, never the reverse.
-        _write_whole({manifest_path(path): encoded, path: model})
+        write_whole({manifest_path(path): encoded, path: model})
     except OSError as error:
         raise UnwritableError(
             f"cannot write {path}: {error.strerror or error}; make room, or choose another folder with -o"
@@ -137,7 +140,7 @@ def write_artifact(model: bytes, manifest: Manifest, path: Path, module: Any = N
     return Artifact(path, manifest.sha256, manifest, module, trusted=True)
 
 
-def _write_whole(files: Mapping[Path, bytes]) -> None:
+def write_whole(files: Mapping[Path, bytes]) -> None:
     """Write all files or none, each by renaming a finished one over it, so that no reader sees half of it."""
     with contextlib.ExitStack() as stack:
         staged = {path: stack.enter_context(_staged(path, data)) for path, data in files.items()}
@@ -165,12 +168,15 @@ def read_artifact(path: Path) -> Artifact:
     """Return the artifact at `path`; a missing manifest is not an error, a broken one is.
 
     Raises:
-        UsageError: no such file, a directory, unreadable, empty, or a manifest that is not one.
+        UsageError: no such file, a directory, a pipe or a device, unreadable, empty, or a manifest that is not one.
     """
     try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise UsageError(f"{path} is a directory; give the .onnx file in it")
+        if not stat.S_ISREG(mode):  # it is read several times, and a pipe would be waited for
+            raise UsageError(f"{path} is a pipe or a device; write the model to a file first")
         data = path.read_bytes()
-    except IsADirectoryError as error:
-        raise UsageError(f"{path} is a directory; give the .onnx file in it") from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}; give the path of an .onnx file") from error
     if not data:

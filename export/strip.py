@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx
 
@@ -48,3 +48,23 @@ def _strip_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
             attribute.doc_string = ""
             for subgraph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 _strip_graph(subgraph)
+
+
+def without_prefix(model: onnx.ModelProto, prefix: str) -> onnx.ModelProto:
+    """Return the model, in place, with the prefix taken off the names of its constants, wherever they are used."""
+    new = {tensor.name: tensor.name.removeprefix(prefix) for tensor in model.graph.initializer}
+    kept = {name for name, short in new.items() if name == short}
+    new = {name: short for name, short in new.items() if name != short and short not in kept}
+    if new:
+        _rename(model.graph, new)
+    return model
+
+
+def _rename(graph: onnx.GraphProto, new: Mapping[str, str]) -> None:
+    for value in (*graph.initializer, *graph.value_info, *graph.output):
+        value.name = new.get(value.name, value.name)
+    for node in graph.node:
+        node.input[:] = [new.get(name, name) for name in node.input]
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                _rename(inner, new)

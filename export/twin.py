@@ -32,7 +32,8 @@ class Twin:
         import torch
 
         self.module = copy.deepcopy(module).double().eval()
-        refuse_unsteady(self.module, example_inputs(contract, torch.float64), type(module).__name__)
+        names = [spec.name for spec in contract.inputs]
+        refuse_unsteady(self.module, dict(zip(names, example_inputs(contract, torch.float64), strict=True)))
         self._contract = contract
         self._captured: Any = None
         self._graphs: dict[int, onnx.ModelProto] = {}
@@ -48,7 +49,9 @@ class Twin:
         if opset not in self._graphs:
             examples = example_inputs(self._contract, torch.float64)
             self._captured = self._captured or capture(self.module, examples, self._contract)
-            self._graphs[opset] = strip_metadata(lower(self._captured, examples, self._contract, opset))
+            self._graphs[opset] = strip_metadata(
+                lower(self._captured, self.module, examples, self._contract, opset)
+            )
         return self._graphs[opset]
 
     def numbers(self) -> Any:

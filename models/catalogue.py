@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from onnx_attest.errors import UsageError
-from onnx_attest.models.contract import Contract, EmptyRows, MaskKind, TensorSpec
+from onnx_attest.models.contract import Causal, Contract, EmptyRows, MaskKind, TensorSpec
 from onnx_attest.models.entry import Entry
 
 if TYPE_CHECKING:
@@ -72,9 +72,11 @@ def _contract(
     traced: dict[str, int] = TRACED,
     empty_rows: EmptyRows | None = None,
     specification: str | None = None,
+    causal: Causal = "no",
 ) -> Contract:
     empties = any("empty-row" in spec.masks for spec in inputs)
-    return Contract(inputs, outputs, traced, empty_rows or ("zero" if empties else "never"), specification)
+    policy = empty_rows or ("zero" if empties else "never")
+    return Contract(inputs, outputs, traced, policy, specification, causal=causal)
 
 
 SQUARE_MASK = _mask("batch", "seq_len", "seq_len")
@@ -112,6 +114,7 @@ CACHED = _contract(
     TensorSpec("past_value", _CACHE, role="value"),
     outputs=(_output(), TensorSpec("present_key", _PRESENT), TensorSpec("present_value", _PRESENT)),
     traced={"batch": 2, "seq_len": 7, "past_len": 16},
+    causal="bottom-right",
 )
 
 PADDED = _contract(
@@ -124,7 +127,9 @@ IGNORED = TensorSpec(
 )  # fmt: skip
 
 
-def _four_axes(*more: TensorSpec, heads: int = HEADS, kv_heads: int = HEADS) -> Contract:
+def _four_axes(
+    *more: TensorSpec, heads: int = HEADS, kv_heads: int = HEADS, causal: Causal = "no"
+) -> Contract:
     """Return the contract of scaled_dot_product_attention itself, with heads as an axis and another length of keys."""
     return _contract(
         TensorSpec("Q", ("batch", heads, "q_len", D_K), role="query"),
@@ -133,6 +138,7 @@ def _four_axes(*more: TensorSpec, heads: int = HEADS, kv_heads: int = HEADS) -> 
         *more,
         outputs=(TensorSpec("output", ("batch", heads, "q_len", D_V), role="output"),),
         traced={"batch": 2, "q_len": 7, "kv_len": 16},
+        causal=causal,
     )
 
 
@@ -156,7 +162,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "causal", "multi-head self-attention whose causal mask is built from the dynamic length",
-        _contract(_tokens()), _build("multi_head", "CausalSelfAttention", D_MODEL, HEADS),
+        _contract(_tokens(), causal="top-left"), _build("multi_head", "CausalSelfAttention", D_MODEL, HEADS),
     ),
     Entry(
         "cross", "queries from one sequence, keys and values from another of another length and width",
@@ -177,7 +183,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "sliding-window", f"each token attends to the {WINDOW} last ones",
-        _contract(_tokens()), _build("forms", "SlidingWindowAttention", D_MODEL, HEADS, WINDOW),
+        _contract(_tokens(), causal="top-left"), _build("forms", "SlidingWindowAttention", D_MODEL, HEADS, WINDOW),
     ),
     Entry("padded", "a mask of the real tokens, the same for every query", PADDED,
           _build("forms", "PaddedAttention", D_MODEL, HEADS)),
@@ -188,9 +194,9 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "rotary", "queries and keys rotated by their position, causal",
-        _contract(_tokens(D_EVEN), outputs=(_output(D_EVEN),)), _build("forms", "RotaryAttention", D_EVEN, HEADS),
+        _contract(_tokens(D_EVEN), outputs=(_output(D_EVEN),), causal="top-left"), _build("forms", "RotaryAttention", D_EVEN, HEADS),
     ),
-    Entry("alibi", "linear biases by distance, causal", _contract(_tokens()),
+    Entry("alibi", "linear biases by distance, causal", _contract(_tokens(), causal="top-left"),
           _build("forms", "AlibiAttention", D_MODEL, HEADS)),
     Entry(
         "softcap", "scores bent to +-cap by tanh before the mask; the softmax is written out",
@@ -211,7 +217,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("torch-sdpa-additive", "scaled_dot_product_attention with a floating mask",
           _four_axes(_four_axes_mask("float")), _build("torch_modules", "TorchScaledDotProduct")),
     Entry("torch-sdpa-causal", "scaled_dot_product_attention with is_causal, aligned at the top left, q_len != kv_len",
-          _four_axes(), _build("torch_modules", "TorchScaledDotProduct", is_causal=True)),
+          _four_axes(causal="top-left"), _build("torch_modules", "TorchScaledDotProduct", is_causal=True)),
     Entry("torch-sdpa-gqa", "scaled_dot_product_attention with enable_gqa and a scale of its own",
           _four_axes(heads=2 * HEADS), _build("torch_modules", "TorchScaledDotProduct", enable_gqa=True, scale=0.3)),
     Entry("block", "pre-norm transformer block", _contract(_tokens(), SQUARE_MASK),

@@ -10,6 +10,7 @@ import msgspec
 Role = Literal["query", "key", "value", "tokens", "mask", "data", "weights", "output"]
 MaskKind = Literal["all", "causal", "padding", "left-padding", "holes", "empty-row"]
 EmptyRows = Literal["nan", "zero", "mean", "never", "unknown"]
+Causal = Literal["top-left", "bottom-right", "no", "unknown"]
 
 
 DTYPES = frozenset(
@@ -42,7 +43,9 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for all queries alike, is true where a key may be attended; a floating one is added to the scores, 0 where
             it may and -inf where not.
         inverted: a boolean mask is true where a key may *not* be attended, as torch's `key_padding_mask`.
-        below: integers are from 0 up to here, not included: what they index has that size.
+        below: integers are up to here, not included: what they index has that size. None: what the graph shows of it, or
+            two numbers where it shows nothing; an integer of role `data` that decides which keys are attended is a mask.
+        least: the smallest integer.
     """
 
     name: str
@@ -51,7 +54,8 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: Role = "data"
     masks: tuple[MaskKind, ...] = ()
     inverted: bool = False
-    below: int = 2
+    below: int | None = None
+    least: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no tensor has.
@@ -65,8 +69,8 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(
                 f"{self.name}: unknown dtype {self.dtype!r}; there are {', '.join(sorted(DTYPES))}"
             )
-        if self.below < 1:
-            raise ValueError(f"{self.name}: no integer is below {self.below} and from 0 up")
+        if self.below is not None and self.below <= self.least:
+            raise ValueError(f"{self.name}: no integer is below {self.below} and from {self.least} up")
         if any(isinstance(axis, int) and axis < 0 for axis in self.axes):
             raise ValueError(f"{self.name}: a negative size in {list(self.axes)}; a string is a dynamic axis")
 
@@ -84,6 +88,9 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         batch: axes that count sequences rather than tokens, beside those that are called batch.
         granularity: sizes of all other axes are multiples of it; a network that halves an image five times takes 32.
         longest: the largest size of an axis, where there is one: a table of positions has a last row.
+        causal: whether outputs at a position depend on no later one, whatever mask is fed: `top-left` if query i sees the
+            keys up to i, `bottom-right` if the last query sees the last key (tokens behind a cache), `no` if every query
+            sees every key that no mask hides and nothing tells their order; `unknown`: nothing is promised.
         specification: the formula as an ONNX graph in text form, if the module is to be held
             against something other than the graph exported from it. Evaluated in float64.
     """
@@ -96,6 +103,7 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch: tuple[str, ...] = ()
     granularity: int = 1
     longest: dict[str, int] = {}
+    causal: Causal = "unknown"
 
     def __post_init__(self) -> None:
         """Refuse a contract that contradicts itself.
@@ -105,6 +113,7 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 that is none.
         """
         _refuse_unknown("contract", "empty_rows", (self.empty_rows,), EmptyRows)
+        _refuse_unknown("contract", "causal", (self.causal,), Causal)
         names = [spec.name for spec in (*self.inputs, *self.outputs)]
         if len(set(names)) != len(names):
             raise ValueError(f"tensor names must be distinct, got {names}")
@@ -132,7 +141,13 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def guess_input(
-    name: str, axes: tuple[str | int, ...], dtype: str, *, below: int | None = None, masks: bool = False
+    name: str,
+    axes: tuple[str | int, ...],
+    dtype: str,
+    *,
+    below: int | None = None,
+    masks: bool = False,
+    least: int = 0,
 ) -> TensorSpec:
     """Return the spec of an input of which only name, axes and dtype are known, and how a graph uses it.
 
@@ -143,8 +158,9 @@ def guess_input(
         name: of the input.
         axes: of the input.
         dtype: of the input.
-        below: how many values it may index, None if it indexes nothing that is known.
+        below: its integers are below this, None if that is not known.
         masks: whether it decides which keys are attended.
+        least: the smallest of its integers.
     """
     called = dtype == "bool" and "mask" in name.lower()
     if ((masks and dtype != "float") or called) and len(axes) >= 2 and below is None:
@@ -154,4 +170,4 @@ def guess_input(
         )
         return TensorSpec(name, axes, dtype, "mask", kinds)
     role: Role = "tokens" if dtype == "float" and len(axes) > 1 else "data"
-    return TensorSpec(name, axes, dtype, role, below=below or 2)
+    return TensorSpec(name, axes, dtype, role, below=below, least=least)

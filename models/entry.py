@@ -116,13 +116,39 @@ def resolve(reference: str) -> Entry:
     """
     if ":" not in reference:
         return _from_catalogue(reference)
+    made = _made(reference)
+    if not isinstance(made, Entry):
+        raise UsageError(
+            f"{reference} gives {type(made).__name__}, not an onnx_attest.models.Entry, which says what the module takes; "
+            "the README shows how to write one"
+        )
+    return replace(made, reference=reference)
+
+
+def resolve_module(reference: str) -> Any:
+    """Return the entry behind a reference, see `resolve`, or the module itself where that is what the factory gives.
+
+    Raises:
+        UsageError: nothing of that name, or something else.
+    """
+    made = _made(reference) if ":" in reference else None
+    return made if callable(getattr(made, "forward", None)) else resolve(reference)
+
+
+def _made(reference: str) -> Any:
+    """Return what is behind the name of a factory: what it gives, or what has that name."""
     source, _, attribute = reference.rpartition(":")
     factory = getattr(_load(source, reference), attribute, None)
     if factory is None:
         raise UsageError(
             f"{source} has no {attribute!r}; name an Entry in it, or a function that returns one"
         )
-    return replace(_as_entry(factory, reference), reference=reference)
+    if isinstance(factory, Entry) or not callable(factory) or hasattr(type(factory), "forward"):
+        return factory
+    try:
+        return factory()
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{reference} raised {_describe(error)}") from error
 
 
 def _from_catalogue(name: str) -> Entry:
@@ -162,20 +188,6 @@ def _load_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
-
-
-def _as_entry(factory: Any, reference: str) -> Entry:
-    if not isinstance(factory, Entry) and callable(factory):
-        try:
-            factory = factory()
-        except (Exception, SystemExit) as error:
-            raise UsageError(f"{reference} raised {_describe(error)}") from error
-    if not isinstance(factory, Entry):
-        raise UsageError(
-            f"{reference} gives {type(factory).__name__}, not an onnx_attest.models.Entry; "
-            "the README shows how to write one"
-        )
-    return factory
 
 
 def _describe(error: BaseException) -> str:

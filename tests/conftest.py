@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +14,17 @@ from onnx_attest.export import export_entry
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.models import CATALOGUE
 from onnx_attest.verify.cli import main
+from onnx_attest.verify.runtimes.isolated import kept
 
 CHAPTER = ("sdpa", "self-attention", "mha", "causal", "sdpa-naive", "sdpa-unscaled")
 """The models that the fast tests export; all others are swept by tests/test_catalogue.py, which is slow."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def runtimes_stay() -> Iterator[None]:
+    """Import each runtime once: hundreds of tests verify something, and need its process."""
+    with kept():
+        yield
 
 
 @pytest.fixture(scope="session")

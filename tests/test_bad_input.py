@@ -100,6 +100,13 @@ def test_directory(command, tmp_path):
     command("verify", tmp_path).assert_refused("is a directory", "give the .onnx file in it")
 
 
+def test_pipe(command, tmp_path):
+    """It would be waited for: nobody may ever write to it."""
+    pipe = tmp_path / "model.onnx"
+    os.mkfifo(pipe)
+    command("verify", pipe).assert_refused("is a pipe or a device")
+
+
 def test_file_below_a_file(command, double):
     command("verify", double / "model.onnx").assert_refused("Not a directory")
 
@@ -236,13 +243,9 @@ def test_fixed_sizes_beyond_all_memory(command, tmp_path):
     command("verify", path, *REFERENCE).assert_refused("x:[1000000000,100000]", "GB are free")
 
 
-@pytest.mark.parametrize(
-    ("length", "code", "verdict"),
-    [(2, 1, "**errored**"), (7, 3, "**inconclusive**")],
-    ids=["one size of several", "no size that was guessed"],
-)
-def test_traced_length_baked_into_a_reshape(command, tmp_path, length, code, verdict):
-    """A dynamic axis that takes one size is an error of the file; where not even one is known, nothing is."""
+@pytest.mark.parametrize("length", [2, 7], ids=["one size of several", "no size that was guessed"])
+def test_traced_length_baked_into_a_reshape(command, tmp_path, length):
+    """A dynamic axis that takes one size is an error of the file, whichever size that is: the graph says so."""
     sizes = (
         numpy_helper.from_array(np.array([4 * length]), "s"),
         numpy_helper.from_array(np.array([length, 4]), "r"),
@@ -251,8 +254,8 @@ def test_traced_length_baked_into_a_reshape(command, tmp_path, length, code, ver
     axes = {"axes": ["n", 4]}
     path = save(tmp_path / "m.onnx", [tensor("x", **axes)], [tensor("y", **axes)], nodes, sizes)
     answer = command("verify", path, *REFERENCE)
-    assert answer.code == code
-    assert answer.out.startswith(verdict)
+    assert (answer.code, "OA121" in answer.out) == (1, True)
+    assert answer.out.startswith("**failed**")
 
 
 def test_half_precision_is_not_judged_by_the_bounds_of_single(command, onnx_file):

@@ -31,6 +31,19 @@ def test_blame(runtime, seen, party):
     assert blame(runtime, seen) == party
 
 
+@pytest.mark.parametrize(
+    ("failing", "party"), [(("torch-compile",), "compiler"), (("torch-compile", *ALL), "module")]
+)
+def test_compiled_module_is_no_runtime_of_the_file(failing, party):
+    seen = verdicts(*failing) | {"torch-compile": "failed"}
+    assert blame("torch-compile", seen) == party
+
+
+def test_compiled_module_that_is_right_does_not_clear_the_exporter():
+    seen = verdicts("ort-cpu", "ort-cpu-noopt", "onnx-reference") | {"torch-compile": "passed"}
+    assert blame("ort-cpu", seen) == "exporter"
+
+
 def test_an_error_counts_as_a_failure():
     seen = verdicts() | {"ort-cpu": "errored", "ort-cpu-noopt": "errored", "onnx-reference": "errored"}
     assert blame("ort-cpu", seen) == "exporter"

@@ -171,3 +171,11 @@ def test_sizes_inside_the_modules_are_distinct_from_the_cases():
     for entry in CATALOGUE:
         for case in plan_cases(entry.contract):
             assert inside.isdisjoint(case.axes.values()), case.id
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int64"])
+def test_a_tensor_of_no_axes_is_an_array_too(dtype):
+    contract = Contract((TensorSpec("flag", (), dtype),), (TensorSpec("y", ()),), {})
+    (case, *_) = plan_cases(contract, attention=False)
+    flag = make_inputs(contract, case)["flag"]
+    assert (type(flag), flag.dtype, flag.shape) == (np.ndarray, np.dtype(dtype), ())

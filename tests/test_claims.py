@@ -12,6 +12,7 @@ from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.claims import STATEMENTS, measures
 from onnx_attest.verify.claims.experiments import CLAIMS, EXPERIMENTS, run_claims
 from onnx_attest.verify.engine import Plan
+from onnx_attest.verify.headroom.kept import kept_in
 from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.records import ClaimRecord, RunRecord
 from onnx_attest.verify.report import render
@@ -159,9 +160,9 @@ def test_the_format_of_the_exponentials_is_seen():
     exponentials = np.exp(scores.astype(np.float16))
     steps = exponentials / exponentials.sum(-1, keepdims=True, dtype=np.float16)
     exact = [softmax(scores), softmax(scores.astype(np.float16).astype(np.float64))]
-    assert measures.kept_in(once, exact) == "float32"
-    assert measures.kept_in(steps, exact) == "float16"
-    assert measures.kept_in(once.astype(np.float32), exact) == "float32"
+    assert kept_in(once, exact) == "float32"
+    assert kept_in(steps, exact) == "float16"
+    assert kept_in(once.astype(np.float32), exact) == "float32"
 
 
 def test_an_output_outside_the_values_is_told():

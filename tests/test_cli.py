@@ -20,7 +20,7 @@ DOUBLE = "double (float[n, 4] x) => (float[n, 4] y) { y = Add(x, x) }"
 # The opset-11 Softmax of onnx's reference evaluator is wrong (K7), so this graph has a runtime that fails.
 OLD_SOFTMAX = "old (float[2, 3, 4] x) => (float[2, 3, 4] y) { y = Softmax (x) }"
 UNKNOWN_TO_ORACLE = "det (float[n, 3, 3] x) => (float[n] y) { y = Det(x) }"
-COMMANDS = ("run", "export", "verify", "report", "explain", "doctor")
+COMMANDS = ("run", "export", "verify", "conformance", "report", "explain", "doctor")
 
 # Runs a command and says which of the heavy packages it has imported.
 IMPORTED = """
@@ -114,7 +114,7 @@ def test_runtime_that_raises_is_1(command, onnx_file):
 def test_guessed_sizes_that_the_file_does_not_take_are_no_fault(command, onnx_file):
     answer = command("verify", onnx_file(ONE_LENGTH), "--runtime", "onnx-reference")
     assert answer.code == 3
-    assert "the file does not run at these sizes" in " ".join(answer.out.split())
+    assert "the file does not run on these inputs" in " ".join(answer.out.split())
 
 
 def test_nothing_to_compare_with_is_3(command, onnx_file):
@@ -180,7 +180,7 @@ def no_cuda() -> str:
     found = cuda.availability()
     if found.usable:
         pytest.skip(f"needs a machine without CUDA; ort-cuda {found.version} works here")
-    return found.reason
+    return found.remark
 
 
 def test_absent_cuda_is_skipped_with_the_loaders_reason(command, onnx_file, no_cuda):

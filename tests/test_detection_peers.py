@@ -255,11 +255,13 @@ def test_the_readme_has_a_row_for_each_peer() -> None:
 
 
 def test_the_requirements_agree_with_the_constraints() -> None:
-    def pins(path: Path) -> dict[str, str]:
-        return dict(re.findall(r"^([\w-]+)==(\S+)$", path.read_text(), re.MULTILINE))
+    def pins(text: str) -> dict[str, str]:
+        return dict(re.findall(r"^([\w-]+)==(\S+)$", text, re.MULTILINE))
 
-    wanted, ours = pins(DETECTION / "requirements.txt"), pins(ROOT / "constraints.txt")
-    assert {name: wanted[name] for name in wanted.keys() & ours.keys()} == {
-        name: ours[name] for name in wanted.keys() & ours.keys()
-    }
-    assert {peer.package for peer in peers.PEERS if peer.package} <= wanted.keys()
+    ours = pins((ROOT / "constraints.txt").read_text())
+    # The peers' own part may ask for others: optimum-onnx asks for an older transformers than our tests have.
+    shared, of_the_peers = map(
+        pins, (DETECTION / "requirements.txt").read_text().split("# The peers. ", maxsplit=1)
+    )
+    assert shared == {name: ours[name] for name in shared}
+    assert {peer.package for peer in peers.PEERS if peer.package} <= shared.keys() | of_the_peers.keys()

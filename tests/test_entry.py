@@ -195,13 +195,13 @@ def test_export_without_torch_is_said_in_one_line(command, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("forward", "words"),
     [
-        ("raise RuntimeError('in forward')", ["mine: forward raised RuntimeError: in forward", "the inputs were (3, 4)"]),
+        ("raise RuntimeError('in forward')", ["mine: forward raised RuntimeError: in forward", "the inputs were x (3, 4)"]),
         ("sys.exit(0)", ["mine: forward raised SystemExit: 0"]),
         ("return self.forward(x)", ["mine: forward raised RecursionError"]),
-        ("return {'y': x}", ["forward must return a tensor or a tuple of tensors, it returned dict"]),
-        ("return None", ["it returned NoneType"]),
-        ("return ()", ["it returned an empty tuple"]),
-        ("return x, (x, x)", ["it returned Tensor, tuple"]),
+        ("return object()", ["outputs of a file are tensors", "output is of type object"]),
+        ("return None", ["output is of type NoneType"]),
+        ("return ()", ["it returned nothing"]),
+        ("return x, (x, x)", ["of 1 output", "is not among the 3 outputs", "output_0, output_1_0, output_1_1"]),
         ("return x + torch.rand_like(x)", ["output 0 differs from itself by", "draws random numbers", "OA106"]),
         ("self.n = getattr(self, 'n', 0) + 1; return x[: self.n]", ["differs from itself in its shape", "keeps a state"]),
         ("self.n = getattr(self, 'n', 0) + 1; return (x,) * self.n", ["gave 1 and 2 outputs"]),
@@ -230,7 +230,7 @@ def test_module_in_training_mode_differs_from_itself(command, user, tmp_path):
 
 def test_same_module_in_evaluation_mode_does_not():
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5)).eval()
-    refuse_unsteady(module, (torch.ones(3, 4),), "mine")
+    refuse_unsteady(module, {"input": torch.ones(3, 4)})
 
 
 def test_nan_at_the_same_place_is_no_difference():
@@ -238,7 +238,7 @@ def test_nan_at_the_same_place_is_no_difference():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x / x
 
-    refuse_unsteady(Nan(), (torch.zeros(3, 4),), "mine")
+    refuse_unsteady(Nan(), {"x": torch.zeros(3, 4)})
 
 
 def test_unknown_variant_of_an_entry_is_said(command, user, tmp_path: Path):

@@ -8,9 +8,10 @@ from onnx_attest.errors import UsageError
 from onnx_attest.models import CATALOGUE
 from onnx_attest.verify.cases import plan_cases
 from onnx_attest.verify.cell import Cell
-from onnx_attest.verify.excuse import excuse
+from onnx_attest.verify.claims import CLAIMS
+from onnx_attest.verify.excuse import excuse, excuse_claim
 from onnx_attest.verify.known import Known, built_in, find_known, read_known
-from onnx_attest.verify.records import CaseRecord, CellRecord
+from onnx_attest.verify.records import CaseRecord, CellRecord, ClaimRecord
 
 CASE = CaseRecord(name="overflow", axes={"batch": 2, "seq_len": 7}, mask="all", logit_std=100.0)
 
@@ -44,7 +45,7 @@ def test_every_built_in_entry_is_about_some_cell_of_the_catalogue(entry):
         for model in CATALOGUE
         for variant in model.variants
         for dtype in ("float32", "float16", "bfloat16")
-        for runtime in ("torch", "ort-cpu")
+        for runtime in ("torch", "ort-cpu", "ort-cuda", "openvino-cpu", "openvino-cpu-default")
         for case in plan_cases(model.contract)
     ]
     assert any(entry.matches(*cell) for cell in cells)
@@ -54,7 +55,7 @@ def test_every_built_in_entry_is_about_some_cell_of_the_catalogue(entry):
 def test_every_built_in_entry_names_its_models_and_its_issue(entry):
     """A pattern for all models would excuse a user's own."""
     models = [entry.model] if isinstance(entry.model, str) else entry.model
-    assert set(models) <= {model.name for model in CATALOGUE}
+    assert set(models) <= {CLAIMS, *(model.name for model in CATALOGUE)}
     assert entry.issue in ("counter-example", "not reported yet") or entry.issue.startswith(
         "https://github.com/"
     )
@@ -94,3 +95,16 @@ def test_a_failure_that_depends_on_the_machine_may_stay_away(verdict, always, sh
     )  # fmt: skip
     excused = excuse(Cell(record), [entry]).record
     assert (excused.verdict, excused.known) == shown
+
+
+@pytest.mark.parametrize(
+    ("runtime", "verdict", "known"),
+    [
+        ("openvino-cpu-default", "failed", True),
+        ("openvino-cpu-default", "passed", False),
+        ("ort-cpu", "failed", False),
+    ],
+)
+def test_experiment_is_excused_where_the_runtime_is_known_to_fail(runtime, verdict, known):
+    record = excuse_claim(ClaimRecord(claim=1, runtime=runtime, verdict=verdict), built_in())
+    assert bool(record.known) is known

@@ -41,7 +41,7 @@ ROUNDED = {
     "Shrink": ([WIDE], {"bias": 0.3, "lambd": 0.7}), "Sigmoid": ([WIDE], {}), "Softplus": ([WIDE], {}),
     "Softsign": ([WIDE], {}),
 }  # fmt: skip
-VACUOUS = {"Pow": 200.0, "Mish": 200.0, "Gelu": 80.0, "LogSoftmax": 60.0, "Sum": 60.0}
+VACUOUS = {"Pow": 200.0, "Mish": 200.0, "Gelu": 80.0, "LogSoftmax": 60.0, "Sum": 60.0, "Acos": 30.0}
 """Bounds in units of u, of results of size 1 or relative, that would be too wide; 20 for the others."""
 
 

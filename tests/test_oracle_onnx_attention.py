@@ -219,6 +219,16 @@ def test_rows_without_a_key(kind):
     assert_within(found["Y"], outputs_of(feed, kernel, **attributes)["Y"].value.astype(np.float32))
 
 
+@pytest.mark.parametrize("causal", [0, 1])
+def test_without_any_key_every_row_is_zero(causal):
+    """S = 0: no key is attended, and exactly 0 comes out, without an error; a runtime that reads memory is off."""
+    feed = {name: array[:, :, :0] if name in "KV" else array for name, array in arrays().items()}
+    found = outputs_of(feed, outputs=("Y", "qk_matmul_output"), qk_matmul_output_mode=3, is_causal=causal)
+    assert not found["Y"].value.any()
+    assert not np.any(found["Y"].errors())
+    assert found["qk_matmul_output"].value.shape[-1] == 0
+
+
 @pytest.mark.pinned
 def test_onnxruntime_takes_the_lowest_number_for_a_hidden_key():
     """ORT 1.31.1 gives 0 in a row of float32's lowest number, which the schema adds like any other.

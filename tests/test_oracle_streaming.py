@@ -17,7 +17,7 @@ from onnx_attest.verify.oracle import attention as dense
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import GraphOracle
 from onnx_attest.verify.oracle.ops import attention as operators
-from onnx_attest.verify.oracle.streaming import OperandErrors, attend, tiles
+from onnx_attest.verify.oracle.streaming import OperandErrors, attend, scores, tiles
 
 FP32 = PROFILES["fp32"]
 FLOAT64_ROUNDING = 1e3 * 2.0**-53  # of values, some hundred operations deep
@@ -26,6 +26,7 @@ LOOSER_AT_THE_END = 3e-2  # the same where sum p theta is nearly 1: the bound di
 TIGHTER = 1e-7  # how much smaller: float64's own cancellation in p V^2 - o^2, under a root
 LOWEST = float(np.finfo(np.float32).min)
 QUERIES, KEYS = 37, 150
+OUTPUTS = ["value", "bound", "deviation", "scale_direction", "log_sum_exp", "top"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Form:
     d: int = 20
     d_v: int = 12
     logit_std: float = 2.0
+    mean: float = 0.0  # of the values
     options: dict[str, Any] = field(default_factory=dict)
     scale: float | None = None
 
@@ -89,7 +91,9 @@ def operands(form: Form, seed: int = 0) -> tuple[np.ndarray, ...]:
         batch=1, heads=form.heads[0], queries=form.queries, keys=form.keys, d=form.d, d_v=form.d_v,
         logit_std=form.logit_std, seed=seed,
     )  # fmt: skip
-    return tuple(array.astype(float) for array in (q, k[:, : form.heads[1]], v[:, : form.heads[1]]))
+    return tuple(
+        array.astype(float) for array in (q, k[:, : form.heads[1]], v[:, : form.heads[1]] + form.mean)
+    )
 
 
 def both(form, arithmetic=FP32, *, policy="zero", errors=None):
@@ -336,7 +340,7 @@ def test_grouped_heads_are_heads_repeated():
     np.testing.assert_array_equal(grouped.bound, repeated.bound)
 
 
-@pytest.mark.parametrize("name", ["value", "bound", "deviation", "scale_direction", "log_sum_exp", "top"])
+@pytest.mark.parametrize("name", OUTPUTS)
 def test_tiles_leave_no_trace(name, monkeypatch):
     q, k, v = operands(Form(queries=65, keys=129))
     whole = getattr(attend(q, k, v, FP32, scale=0.2, causal=64), name)
@@ -345,6 +349,78 @@ def test_tiles_leave_no_trace(name, monkeypatch):
     assert (len(list(tiles.panels(65, 129))), len(list(tiles.tiles(129)))) == (3, 3)
     cut = getattr(attend(q, k, v, FP32, scale=0.2, causal=64), name)
     np.testing.assert_allclose(cut, whole, rtol=1e-4, atol=1e-5 * np.abs(whole).max())
+
+
+SHIFT_TRACE = (
+    1e-4  # float32's accuracy of logits up to 24 relative to their spread, over sums of some hundred keys
+)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": 3}, {"allowed": some()}], ids=["plain", "causal", "some hidden"]
+)
+def test_whether_weights_are_shifted_leaves_no_trace(profile, options, monkeypatch):
+    form = Form(logit_std=1.0, options=options)
+    q, k, v = operands(form)
+    q *= scores._UNSHIFTED / (
+        np.linalg.norm(q, axis=-1).max() * np.linalg.norm(k, axis=-1).max() * 0.2 * (1 + 1e-9)
+    )
+    unshifted = attend(q, k, v, PROFILES[profile], scale=0.2, **options)
+    monkeypatch.setattr(scores, "_UNSHIFTED", -1.0)
+    shifted = attend(q, k, v, PROFILES[profile], scale=0.2, **options)
+    for name in OUTPUTS:
+        one, other = getattr(unshifted, name), getattr(shifted, name)
+        known = np.isfinite(other)
+        np.testing.assert_array_equal(one[~known], other[~known])
+        np.testing.assert_allclose(
+            one[known],
+            other[known],
+            rtol=SHIFT_TRACE,
+            atol=SHIFT_TRACE * np.abs(other[known]).max(initial=0.0) / 10,
+        )
+
+
+def test_largest_logits_without_a_shift_are_within_float32():
+    """Equal keys, each at the limit: the sums of P^2 are as large as they get."""
+    q, k = np.full((2, 4), 3.0), np.full((300, 4), 2.0)
+    v = np.random.default_rng(0).standard_normal((300, 3))
+    for name, arithmetic in PROFILES.items():
+        streamed = attend(q, k, v, arithmetic, scale=1.0)
+        assert streamed.top[0] == scores._UNSHIFTED
+        assert np.isfinite(streamed.deviation).all(), name
+        assert (streamed.deviation > 0).all(), name
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("logit_std", [0.3, 100.0])
+def test_bounds_of_values_far_from_zero_are_those_of_the_dense_oracle(logit_std):
+    """p V^2 is nearly o^2: it is formed anew in float64, from logits that pass 1 has not kept where they are small."""
+    assert_same_bound(*both(Form(logit_std=logit_std, mean=1e3, options={"causal": 3})))
+
+
+@pytest.mark.parametrize("rows", [64, 128, 130])
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_product_in_blocks_is_the_product(rows, lead):
+    rng = np.random.default_rng(0)
+    left, right = rng.standard_normal((rows, 240)), rng.standard_normal((*lead, 240, 64))
+    np.testing.assert_allclose(tiles.product(left, right), left @ right, rtol=0, atol=1e3 * 2.0**-53)
+
+
+def test_product_is_written_where_it_is_wanted():
+    left, right, out = np.eye(128), np.arange(128.0 * 5).reshape(128, 5), np.zeros((128, 5))
+    tiles.product(left, right, out=out)
+    np.testing.assert_array_equal(out, right)
+
+
+def test_arrays_of_a_workspace_do_not_overlap():
+    work = tiles.Workspace.of(queries=64, keys=100, d=8, d_v=8)
+    arrays_taken = [
+        work.take(str(i), (64, 101), dtype) for i, dtype in enumerate([np.float64, np.float32] * 9)
+    ]
+    for i, array in enumerate(arrays_taken):
+        array.fill(i)
+    assert all((array == i).all() for i, array in enumerate(arrays_taken))
 
 
 def test_memory_grows_with_the_length_and_not_its_square():

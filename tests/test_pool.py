@@ -12,6 +12,8 @@ from onnx_attest.errors import UnwritableError
 from onnx_attest.verify.pool import run_tasks
 from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CellRecord, FindingRecord
 from onnx_attest.verify.task import Task
+from onnx_attest.verify.workers import resident
+from onnx_attest.verify.workers.child import MIB, Limits
 
 DOUBLE = """
 import os, signal, torch
@@ -78,6 +80,14 @@ def test_a_runtime_that_crashes_is_errored_and_the_others_and_the_next_task_go_o
     assert set.union(*cells(sound).values()) == {"passed"}
 
 
+@pytest.mark.skipif(not resident.is_told(), reason="needs /proc, which tells what a process holds")
+def test_a_process_that_takes_too_much_memory_is_an_errored_export(task):
+    greedy = fake("held = bytearray(b'x') * 2**28\ntime.sleep(60)")
+    (records,) = run_tasks([task()], limits=Limits(memory_bytes=100 * MIB), worker=greedy)
+    (reason,) = (record.reason for record in records if isinstance(record, ArtifactRecord))
+    assert "MiB of memory, the limit is 100 MiB, so it was killed" in reason
+
+
 def test_a_crash_in_the_export_is_an_errored_export(task):
     (records,) = run_tasks([task("os.kill(os.getpid(), signal.SIGSEGV)")])
     (artifact,) = (record for record in records if isinstance(record, ArtifactRecord))
@@ -94,7 +104,7 @@ def test_a_crash_in_the_export_is_an_errored_export(task):
     ],
 )
 def test_a_process_that_does_not_answer_is_an_errored_export(task, program, reason):
-    (records,) = run_tasks([task()], silence_s=1, worker=fake(program))
+    (records,) = run_tasks([task()], limits=Limits(time_s=1), worker=fake(program))
     assert reason in next(record.reason for record in records if isinstance(record, ArtifactRecord))
 
 

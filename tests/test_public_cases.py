@@ -13,7 +13,7 @@ from torch import nn
 from onnx_attest.export import export
 from onnx_attest.models import Contract, Entry, TensorSpec
 from onnx_attest.verify.api import verify
-from onnx_attest.verify.static import static_findings
+from onnx_attest.verify.static.rules import static_findings
 
 RUNTIMES = ("torch", "ort-cpu", "onnx-reference")
 
@@ -93,6 +93,7 @@ def test_k4_traced_length_that_is_baked_in(tmp_path):
     raised = [item for item in report.findings if item.code == "OA304"]
     assert raised
     assert "Reshape" in raised[0].message
+    assert "OA121" in {item.code for item in report.findings}  # known before anything runs
     assert report.run.exit_code == 1
 
 

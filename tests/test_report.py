@@ -23,13 +23,15 @@ from onnx_attest.verify.records import (
     CellRecord,
     EnvironmentRecord,
     FindingRecord,
+    HeadroomRecord,
     LatencyRecord,
+    RelationRecord,
     RunRecord,
     StabilityRecord,
     encode,
     read_records,
 )
-from onnx_attest.verify.report import accuracy, latency, render, stability, write_reports
+from onnx_attest.verify.report import accuracy, headroom, latency, render, stability, write_reports
 from onnx_attest.verify.report.accuracy import accuracy_csv
 from onnx_attest.verify.report.formats import extreme, number, ratio, seconds, share, shortened
 from onnx_attest.verify.report.latency import latency_csv
@@ -44,6 +46,9 @@ FILES = {
     "accuracy.csv",
     "stability.md",
     "stability.csv",
+    "headroom.csv",
+    "relations.md",
+    "relations.csv",
     "latency.md",
     "latency.csv",
     "claims.md",
@@ -116,6 +121,27 @@ def softmax(**changes: Any) -> StabilityRecord:
     return msgspec.structs.replace(base, **changes)
 
 
+def headroom_record(**changes: Any) -> HeadroomRecord:
+    base = HeadroomRecord(
+        model="mha",
+        variant="attention",
+        opset=24,
+        dtype="float32",
+        artifact_sha256="ab",
+        runtime="ort-cpu",
+        case=case(),
+        softmax="attention_0",
+        form="Softmax",
+        shifted=True,
+        verdict="passed",
+        profile="one large",
+        keys=16,
+        tried_to_logit=3.4e38,
+        agrees=True,
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
 def timing(**changes: Any) -> LatencyRecord:
     base = LatencyRecord(
         model="mha",
@@ -170,8 +196,29 @@ def environment() -> EnvironmentRecord:
     )
 
 
+def relations() -> list[RelationRecord]:
+    """Return one that is asked for and broken, whose difference is no number, and a fact."""
+    seen = RelationRecord(
+        model="mha", variant="attention", opset=24, dtype="float32", artifact_sha256="a" * 64, runtime="ort-cpu",
+        relation="causal-future", exactness="bitwise", asked_by="contract", case=case(), arithmetic="fp32",
+        verdict="failed", holds="no", runs=2, elements=9, differing=3, max_difference_over_bound=float("nan"),
+    )  # fmt: skip
+    fact = msgspec.structs.replace(seen, asked_by="", verdict="inconclusive", relation="tokens-permuted")
+    return [seen, fact]
+
+
 def one_of_each() -> list[AnyRecord]:
-    return [environment(), export(), cell(), softmax(), timing(), not_run(), finding(model="mha"), run()]
+    return [
+        environment(),
+        export(),
+        cell(),
+        softmax(),
+        headroom_record(),
+        timing(),
+        not_run(),
+        finding(model="mha"),
+        run(),
+    ]
 
 
 def table_rows(markdown: str, title: str = "") -> list[dict[str, str]]:
@@ -463,9 +510,10 @@ def test_stability_is_broken_down_by_logit_deviation_in_order() -> None:
 
 
 def test_the_legend_explains_each_column() -> None:
-    text = stability.stability([softmax()])
+    text = stability.stability([softmax(), headroom_record()])
     explained = set(re.findall(r"^- ([^:]+): \S", text.partition("## Legend")[2], flags=re.MULTILINE))
-    columns = [*table_rows(text, "By export and runtime"), *table_rows(text, "By logit deviation")]
+    titles = ("By export and runtime", "By logit deviation", "Where it breaks")
+    columns = [row for title in titles for row in table_rows(text, title)]
     assert explained == {name for row in columns for name in row}
 
 
@@ -581,11 +629,12 @@ def test_first_line_names_what_failed_besides_the_cells() -> None:
     records: list[AnyRecord] = [
         cell(),
         softmax(verdict="failed"),
+        headroom_record(verdict="failed"),
         export(verdict="errored"),
         run(verdict="failed", exit_code=1),
     ]
     assert first_line(*records) == (
-        "**failed**: 1 cells passed; stability 1 failed; exports 1 errored; exit code 1"
+        "**failed**: 1 cells passed; stability 1 failed; headroom 1 failed; exports 1 errored; exit code 1"
     )
 
 
@@ -764,7 +813,9 @@ def test_no_view_prints_nan_inf_or_none(name: str) -> None:
         "max_rel_err": float("inf"),
         "gates": {"proof": {}},
     }
-    text = render([*one_of_each(), cell(verdict="failed", **nothing), softmax(p_max=float("nan"))])[name]
+    text = render(
+        [*one_of_each(), *relations(), cell(verdict="failed", **nothing), softmax(p_max=float("nan"))]
+    )[name]
     assert not re.search(r"\b(nan|inf|None)\b", text)
 
 
@@ -782,6 +833,7 @@ def test_the_documentation_has_a_line_for_each_column() -> None:
         accuracy.FINDINGS,
         stability.BY_EXPORT,
         stability.BY_LOGITS,
+        headroom.COLUMNS,
         latency.COLUMNS,
     )
     listed = re.findall(r"^- `([^`]+)`: (.+)$", DOCS.read_text().partition("## accuracy.md")[2], re.MULTILINE)

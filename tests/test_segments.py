@@ -19,7 +19,8 @@ from onnx_attest.verify.engine import Plan
 from onnx_attest.verify.records import CellRecord
 from onnx_attest.verify.runtimes.base import Availability, Session, Tensors
 from onnx_attest.verify.runtimes.registry import select
-from onnx_attest.verify.segments import at_places, places_of
+from onnx_attest.verify.runtimes.torch_eager import Heard
+from onnx_attest.verify.segments import Cuts, Row, at_places, cuts_of
 from onnx_attest.verify.task import Task, run_task
 
 SHAPES = {"X": (2, 9, 45), "mask": (2, 9, 9)}
@@ -89,6 +90,27 @@ def test_a_fault_shows_in_the_piece_it_is_in(encoder, value):
     assert {cell.worst_output for cell in failed} == {value}
 
 
+LONG = {"X": (1, 72, 45), "mask": (1, 72, 72)}
+"""Longer than what the gates noise and direction look at."""
+
+
+def effective_bits(report) -> set[float | None]:
+    return {cell.effective_bits for cell in with_keys(report.cells)}
+
+
+def test_effective_bits_of_long_cases_too(encoder):
+    bits = effective_bits(verify(encoder, runtimes=("ort-cpu", "ort-cpu-noopt"), input_shapes=LONG))
+    assert None not in bits
+    assert 22 < min(bits) <= max(bits) < 27
+
+
+def test_effective_bits_of_a_runtime_that_is_off_beyond_its_roundings(encoder):
+    # The last normalisation of the first block is off by 2^-17, a hundred times its own rounding.
+    plan = Plan(runtimes=(Wrong(value="layer_norm_2", error=2.0**-17),))
+    bits = effective_bits(verify(encoder, input_shapes=LONG, plan=plan))
+    assert max(bits) < 22
+
+
 class Fickle(Wrong):
     """A runtime that gives other bits when it is looked into."""
 
@@ -113,12 +135,12 @@ def test_a_copy_that_gives_other_bits_proves_nothing(encoder):
 
 
 def test_places_are_the_normalisations_that_are_no_outputs(encoder):
-    places = places_of(onnx.load(encoder.path))
-    assert places == {0: "layer_norm", **{i: f"layer_norm_{i}" for i in range(1, 6)}}
+    cuts = cuts_of(onnx.load(encoder.path))
+    assert cuts == Cuts(Row({0: "layer_norm", **{i: f"layer_norm_{i}" for i in range(1, 6)}}, 7), Row({}, 0))
     seen = [np.full(1, float(i)) for i in range(7)]
-    assert at_places(places, seen)["layer_norm_4"] == 4.0
-    with pytest.raises(LookupError, match="torch normalised 5 times, the graph 6 times"):
-        at_places(places, seen[:5])
+    assert at_places(cuts, Heard(seen, []))["layer_norm_4"] == 4.0
+    with pytest.raises(LookupError, match=r"torch normalised 6 times and .*, the graph 7"):
+        at_places(cuts, Heard(seen[:6], []))
 
 
 def test_an_entry_says_in_which_dtypes_it_is_verified(tmp_path):

@@ -35,6 +35,7 @@ def saved(text: str, tmp_path):
         if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 2:
             array = rng.standard_normal(tuple(tensor.dims)).astype(np.float32)
             tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    tmp_path.mkdir(exist_ok=True)
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
     return path
@@ -83,3 +84,33 @@ def test_unnamed_axes_of_integers_are_the_same_tokens(tmp_path):
     text = "g (int64[?, ?] ids, int64[?, ?] more) => (int64[?, ?] y) { y = Add (ids, more) }"
     contract = read_signature(read_artifact(saved(text, tmp_path))).contract
     assert contract.inputs[0].axes == contract.inputs[1].axes
+
+
+@pytest.mark.parametrize(
+    ("graph", "numbers"),
+    [
+        ("g (int64[n] x) => (int64[n] y) { c = Constant <value_int = 3> ()  y = Mod (x, c) }", (-100, 101)),
+        ("g (uint8[n] x) => (float[n] y) { y = Cast <to = 1> (x) }", (0, 256)),
+        ("g (int64[n] x) => (int64[n] y) { c = Constant <value_int = 3> ()  y = Div (c, x) }", (1, 17)),
+        ("g (int64[n, 4] x, int64[k] i) => (int64[k, 4] y) { y = Gather (x, i) }", (-100, 101)),
+        ("g (int64[2] x, float[n] d) => (float[a, b] y) { y = Reshape (d, x) }", (0, None)),
+        ("g (int64[n] x_mask, float[n] d) => (float[n] y) { f = Cast <to = 1> (x_mask)  y = Mul (f, d) }", (0, None)),
+        ("""g (int64 x, float[4] d) => (float[4] y) { c = Constant <value = bool {1}> ()  y = Loop (x, c, d)
+         <body = b (int64 i, bool k, float[4] s) => (bool o, float[4] t) { o = Identity (k)  t = Tanh (s) }> }""", (0, None)),
+        ("""g (bool[1] k, int64[1] x, float[4] d) => (float[4] y) { y = If (k) <then_branch = t () => (float[a] o)
+         { o = Gather (d, x) }, else_branch = e () => (float[a] o) { o = Gather (d, x) }> }""", (0, None)),
+    ],
+)  # fmt: skip
+def test_integers_that_are_only_computed_with_may_be_anything(tmp_path, graph, numbers):
+    """Zeros and ones alone would not show that x mod 3 is not x, nor that an image is cut off above 1."""
+    contract = read_signature(read_artifact(saved(graph, tmp_path))).contract
+    spec = next(spec for spec in contract.inputs if spec.name in ("x", "x_mask"))
+    assert (spec.least, spec.below) == numbers
+
+
+def test_another_function_of_integers_is_found(tmp_path):
+    original, changed = (
+        saved(f"g (int64[n] x) => (int64[n] y) {{ c = Constant <value_int = {k}> ()  y = Mod (x, c) }}", folder)
+        for k, folder in ((3, tmp_path), (4, tmp_path / "changed"))
+    )  # fmt: skip
+    assert verify(changed, runtimes=["ort-cpu"], against=original).verdict == "failed"

@@ -10,7 +10,7 @@ from typing import Any
 
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, Asked, Manifest, read_artifact
-from onnx_attest.verify.engine import Plan, verify_artifact
+from onnx_attest.verify.engine import Plan, every_runtime, verify_artifact
 from onnx_attest.verify.environment import command_line, environment
 from onnx_attest.verify.footprint import refuse_beyond_memory
 from onnx_attest.verify.inputs import axes_of_shapes, check_inputs
@@ -18,8 +18,9 @@ from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.records import AnyRecord, CellRecord, FindingRecord, RunRecord, Verdict
 from onnx_attest.verify.report import write_reports
 from onnx_attest.verify.runtimes.base import Tensors
+from onnx_attest.verify.runtimes.isolated import isolate, processes_of
 from onnx_attest.verify.runtimes.registry import select
-from onnx_attest.verify.signature import read_signature
+from onnx_attest.verify.signature import Signature, read_signature
 
 
 class VerificationError(AssertionError):
@@ -91,12 +92,14 @@ def verify(
 ) -> Report:
     """Verify one ONNX file on runtimes and return the report.
 
+    Each runtime runs in a process of its own, but for those that a plan brings along: they run where the plan has them.
+
     Args:
         artifact: what `export` returned, or the path of an ONNX file.
         runtimes: names as in `onnx-attest doctor`; all of them if none is named.
         require: runtimes without which nothing is proven; added to `runtimes`.
-        against: the module that the file is to compute, as an `Entry` of the catalogue; or the path of the ONNX file
-            that it was made from, by a fusion tool for example.
+        against: the module that the file is to compute, itself or as an `Entry`; or the path of the ONNX file that it
+            was made from, by a fusion tool for example.
         input_shapes: instead of the sweep of sizes, by input name.
         inputs: instead of made inputs, by input name.
         plan: for everything else.
@@ -111,22 +114,27 @@ def verify(
         plan = replace(plan, original=read_signature(read_artifact(Path(against))).model)
     elif against is not None:
         subject, plan = with_module(subject, against), replace(plan, against=True)
-    plan = replace(plan, runtimes=select((*runtimes, *require)) if runtimes else plan.runtimes)
-    plan = _with_given(plan, subject, input_shapes, inputs)
-    records: list[AnyRecord] = [environment(plan.runtimes, command_line())]
-    records += verify_artifact(subject, plan)
+    if runtimes:
+        plan = replace(plan, runtimes=isolate(select((*runtimes, *require))))
+    elif plan.runtimes is every_runtime():
+        plan = replace(plan, runtimes=isolate(select()))
+    with processes_of(plan.runtimes):
+        signature = read_signature(subject)
+        plan = _with_given(plan, signature, input_shapes, inputs)
+        # First what the runtimes' processes can meanwhile be started for.
+        seen = list(verify_artifact(subject, plan, signature))
+        records: list[AnyRecord] = [environment(plan.runtimes, command_line()), *seen]
     records += conclude(records, required=require, duration_s=time.monotonic() - started)
     return Report(tuple(records))
 
 
 def _with_given(
-    plan: Plan, artifact: Artifact, shapes: Mapping[str, Sequence[int]] | None, inputs: Tensors | None
+    plan: Plan, signature: Signature, shapes: Mapping[str, Sequence[int]] | None, inputs: Tensors | None
 ) -> Plan:
     if shapes is None and inputs is None:
         return plan
     if shapes is not None and inputs is not None:
         raise UsageError("give input shapes or inputs, not both: inputs have their shapes")
-    signature = read_signature(artifact)
     if inputs is not None:
         check_inputs(inputs, signature)
         refuse_beyond_memory(signature.model, {name: array.shape for name, array in inputs.items()})
@@ -137,25 +145,38 @@ def _with_given(
     )
 
 
-def with_module(artifact: Artifact, entry: Any) -> Artifact:
+def with_module(artifact: Artifact, against: Any) -> Artifact:
     """Return the artifact held against a module: its contract is what the file should keep.
+
+    Args:
+        artifact: the file.
+        against: an `Entry`; or a module, whose contract is the manifest's, or what the file itself shows.
 
     Raises:
         UsageError: the module cannot be built, or its contract has other inputs than the file.
     """
-    from onnx_attest.models.entry import build_module
+    from onnx_attest.export.calling import name_of
+    from onnx_attest.export.lower import prepared
+    from onnx_attest.models.entry import Entry, build_module
 
     signature = read_signature(artifact)
-    contract = entry.contract
+    if not isinstance(against, Entry):
+        module, contract, name = against, signature.contract, name_of(against)
+    else:
+        module, contract, name = build_module(against), against.contract, against.name
+    if not callable(getattr(module, "forward", None)):
+        raise UsageError(
+            f"against is of type {name}; give a torch.nn.Module, an Entry or the path of an ONNX file"
+        )
     names = tuple(spec.name for spec in contract.inputs)
     if names != signature.got.inputs:
         raise UsageError(
-            f"{entry.name} takes {', '.join(names)}, the file takes {', '.join(signature.got.inputs)}; "
+            f"{name} takes {', '.join(names)}, the file takes {', '.join(signature.got.inputs)}; "
             "give the module that the file was exported from"
         )
-    module = build_module(entry)
+    module = prepared(module, contract, name=name)
     manifest = artifact.manifest or Manifest(
-        model=entry.name,
+        model=name,
         variant="attention" if "Attention" in signature.got.operators else "decomposed",
         dtype=signature.floating.name,
         arithmetic="fp32",
@@ -170,4 +191,14 @@ def with_module(artifact: Artifact, entry: Any) -> Artifact:
         ),
         got=signature.got,
     )
-    return replace(artifact, manifest=manifest, module=module)
+    return replace(artifact, manifest=manifest, module=module, reference=_reference_of(against))
+
+
+def _reference_of(entry: Any) -> str:
+    """Return how another process finds the entry, "" if it cannot: a module, or an entry made in this process."""
+    from onnx_attest.models.catalogue import catalogue
+    from onnx_attest.models.entry import Entry
+
+    if not isinstance(entry, Entry):
+        return ""
+    return entry.reference or (entry.name if any(entry is one for one in catalogue().values()) else "")

@@ -66,6 +66,13 @@ class Arithmetic:
         return max(self.u, self.u_s, self.u_in)
 
     @property
+    def largest_sum(self) -> float:
+        """The largest number of the format that sums are kept in."""
+        if self.u_acc >= _U16:
+            return self.largest
+        return float(PROFILES["fp32"].largest) if self.u_acc > 4 * _U64 else self.largest
+
+    @property
     def masked_below(self) -> float:
         """Below half of the stored range a logit comes from a mask: exporters write -inf, or the lowest number."""
         return -self.largest / 2

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+import onnx
 
 from onnx_attest.export.artifact import Artifact, Asked, Got
+from onnx_attest.export.observe import dtypes_of, observe
+from onnx_attest.verify.blame import FUSION
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.signature import Signature
 
@@ -67,3 +71,33 @@ def _axis(where: str, want: str | int, have: str | int | None) -> Iterator[Findi
         yield finding("OA103", f"{where} was to be {want}, the file leaves it open ({have or 'unnamed'})")
     elif want != have:
         yield finding("OA103", f"{where} was asked for as {want}, the file calls it {have or 'nothing'}")
+
+
+def compare_with_original(original: onnx.ModelProto, signature: Signature) -> list[Finding]:
+    """Return what a file takes or gives in another dtype than the one it was made from, and which axes it fixed."""
+    theirs, got = dtypes_of((*original.graph.input, *original.graph.output)), observe(original)
+    found = []
+    for name, dtype in signature.dtypes.items():
+        if name in theirs and theirs[name] != dtype:
+            found.append(
+                finding("OA117", f"{name} is {dtype.name}, in the original {theirs[name].name}", blame=FUSION)
+            )
+        for index, (want, have) in enumerate(
+            zip(got.axes.get(name, ()), signature.got.axes.get(name, ()), strict=False)
+        ):
+            if isinstance(have, int) and not isinstance(want, int):
+                text = f"axis {index} of {name} is {have}, in the original any size"
+                found.append(finding("OA117", text, blame=FUSION))
+    return found
+
+
+def misdeclared(signature: Signature, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    """Yield what is said of the shape of an output and is not so; shapes by name, as the graph gives them."""
+    for name, shape in shapes.items():
+        declared = signature.got.axes.get(name)
+        if declared is None:
+            continue
+        fixed = [isinstance(want, int) and want != have for want, have in zip(declared, shape, strict=False)]
+        if len(declared) != len(shape) or any(fixed):
+            text = ", ".join("?" if axis is None else str(axis) for axis in declared)
+            yield f"{name} is declared as [{text}], the graph gives {shape}"

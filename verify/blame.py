@@ -12,6 +12,12 @@ from onnx_attest.verify.records import CellRecord
 
 EXPORTER, MODULE, OPTIMISED, UNOPTIMISED = "exporter", "torch", "ort-cpu", "ort-cpu-noopt"
 """The exporter is a party that runs nothing: its cells hold the module in float64 against the file's graph."""
+COMPILED = "torch-compile"
+ON_CUDA = "torch-cuda"
+EAGER = (MODULE, ON_CUDA)
+"""The module as it is written: its operators can be listened to."""
+MODULES = (*EAGER, COMPILED)
+"""What runs the module and no file: whether they are right says nothing of the file's graph."""
 FUSION = "fusion"
 """Whatever made the file from another one."""
 
@@ -27,11 +33,14 @@ def blame(runtime: str, verdicts: Mapping[str, str]) -> str:
         return EXPORTER
     right = verdicts.get(EXPORTER) == "passed"  # the graph is the module's
     ran = {name: verdict for name, verdict in verdicts.items() if verdict in ("passed", "failed", "errored")}
-    onnx_runtimes = {name: verdict for name, verdict in ran.items() if name not in (MODULE, EXPORTER)}
+    onnx_runtimes = {name: verdict for name, verdict in ran.items() if name not in (*MODULES, EXPORTER)}
     all_failed = bool(onnx_runtimes) and all(verdict != "passed" for verdict in onnx_runtimes.values())
     none_failed = bool(onnx_runtimes) and all(verdict == "passed" for verdict in onnx_runtimes.values())
     if runtime == MODULE:
         return ("module" if right else EXPORTER) if none_failed else "module" if all_failed else ""
+    if runtime in (COMPILED, ON_CUDA):
+        own = "compiler" if runtime == COMPILED else "kernel"
+        return own if ran.get(MODULE) == "passed" else blame(MODULE, verdicts)
     if all_failed and MODULE in ran:
         return "module" if ran[MODULE] != "passed" else "kernel" if right else EXPORTER
     if runtime == OPTIMISED and ran.get(UNOPTIMISED) == "passed":

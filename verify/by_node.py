@@ -11,7 +11,7 @@ import numpy as np
 
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import Arithmetic
-from onnx_attest.verify.blame import MODULE
+from onnx_attest.verify.blame import MODULES
 from onnx_attest.verify.cell import NEED_NO_BOUND, Cell, Stage, Subject, because, describe
 from onnx_attest.verify.excuse import excuse
 from onnx_attest.verify.findings import Finding, finding
@@ -47,12 +47,7 @@ class NodeByNode:
         """Return a cell that is `lacking` a bound judged by its nodes, and a runtime's first failed one with its culprit."""
         failed = cell.record.verdict == "failed" and stage.name not in self._inspections
         lacking = lacking and cell.record.verdict in ("inconclusive", "passed")
-        if stage.name == MODULE or not (failed or lacking):
-            return cell
-        # In half precision ONNX Runtime's CPU keeps float32 between nodes: what it shows is a rounded copy.
-        if self._subject.identity.dtype not in ("float32", "float64"):
-            return cell
-        if self._subject.expected.source != "graph" or excuse(cell, self._known).record.known:
+        if not self.can_look(stage) or not (failed or lacking) or excuse(cell, self._known).record.known:
             return cell
         try:
             inspection = self._inspection(stage)
@@ -65,6 +60,14 @@ class NodeByNode:
             return because(cell, describe(error))
         judge = with_culprit if failed else judged_by_nodes
         return judge(cell, inspected, culprit)
+
+    def can_look(self, stage: Stage) -> bool:
+        """Whether a runtime has nodes to look at, and the oracle's are the same ones.
+
+        In half precision ONNX Runtime's CPU keeps float32 between nodes: what it shows is a rounded copy.
+        """
+        own = self._subject.expected.source == "graph"
+        return stage.name not in MODULES and own and self._subject.identity.dtype in ("float32", "float64")
 
     def _inspection(self, stage: Stage) -> Inspection | str:
         """Return how to look into a runtime, or why that is not possible."""
@@ -115,6 +118,20 @@ def says_little(evaluation: Evaluation, arithmetic: Arithmetic) -> bool:
         size = np.abs(bounded.value[np.isfinite(bounded.value)]).max(initial=0.0)
         allowed = _FEW_ROUNDINGS * max(arithmetic.u, arithmetic.u_out) * size
         if size > 0 and float(np.median(bounded.error)) > allowed:
+            return True
+    return False
+
+
+def says_nothing(evaluation: Evaluation) -> bool:
+    """Whether the bound end to end is as large as what it bounds: all zeros would be within it.
+
+    Where it is infinite the cell is inconclusive as it is, or judged by its pieces.
+    """
+    for bounded in evaluation.outputs.values():
+        if bounded.error is None or not bounded.value.size or not bounded.is_float:
+            continue
+        size = float(np.abs(bounded.value[np.isfinite(bounded.value)]).max(initial=0.0))
+        if 0 < size <= float(np.median(bounded.error)) < np.inf:
             return True
     return False
 

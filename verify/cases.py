@@ -19,6 +19,8 @@ SCALED = ("query", "key", "tokens")
 LOGIT_STDS = (0.3, 1.0, 3.0, 10.0, 30.0)
 """Deviations of the logits: flat softmax to saturated. Faults show best at 1 to 3 (NUMERICS.md section 3)."""
 USUAL_STD = 2.0
+FEWEST = 2
+"""Integers of which nobody says how many there are, and which index nothing, are the least one and the next."""
 OVERFLOW_STD = 100.0
 """At this deviation the largest of a few hundred logits is beyond 88.7, where exp overflows in fp32."""
 
@@ -68,10 +70,11 @@ def plan_cases(contract: Contract, *, seed: int = 0, attention: bool = True) -> 
     if attention:
         cases += [_case(contract, "logits", *studied, plain, value) for value in LOGIT_STDS]
         cases += [_case(contract, "overflow", *studied, plain, OVERFLOW_STD)]
-    # Unscaled: equal logits everywhere, and inputs whose products are exact.
+    # Unscaled: equal logits everywhere, and inputs whose products are exact. Without logits that are swept, what is cut
+    # off at 6, say, is not reached by numbers around 0.
     cases += [
         msgspec.structs.replace(_case(contract, name, *studied, plain, None), distribution=name)
-        for name in ("constant", "integers")
+        for name in ("constant", "integers", *(() if attention else ("wide",)))
     ]
     if _lengths(contract) > 1:
         cases += [_case(contract, "one-query", 2, "one-query", plain, std)]
@@ -203,12 +206,15 @@ def _tensor(
         ):  # a gain that half precision cannot hold; the calibration sees infinities
             return np.asarray(_numbers(case.distribution, shape, rng) * factor, floating)
     if spec.dtype == "bool":
-        return rng.random(shape) < 0.5
-    return rng.integers(0, spec.below, shape).astype(np.dtype(spec.dtype))
+        return np.asarray(rng.random(shape) < 0.5)  # of no axes, NumPy gives a number that is no array
+    below = spec.least + FEWEST if spec.below is None else spec.below
+    return np.asarray(rng.integers(spec.least, below, shape)).astype(np.dtype(spec.dtype))
 
 
 def _numbers(distribution: str, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
-    """Return numbers of a distribution: `gauss`; `integers`, small ones; `constant`, the same vector at every position."""
+    """Return numbers of a distribution: `gauss`; `wide`, ten times as far; `integers`; `constant`, at every position."""
+    if distribution == "wide":
+        return 10 * rng.standard_normal(shape)
     if distribution == "integers":
         return rng.integers(-3, 4, shape).astype(np.float64)
     if distribution == "constant" and len(shape) > 1:

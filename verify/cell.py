@@ -16,19 +16,27 @@ from onnx_attest.verify.expected import Expected
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import Judgement, Tolerance, exceeds, judge
 from onnx_attest.verify.gauge import Gauge
-from onnx_attest.verify.noise import Measured
+from onnx_attest.verify.noise import Measured, bits_of, noise_of
 from onnx_attest.verify.oracle.bounded import Bounded, is_floating
 from onnx_attest.verify.oracle.graph import Evaluation
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.records import CaseRecord, CellRecord, Verdict, finite
 from onnx_attest.verify.relations import Relations
-from onnx_attest.verify.runtimes.base import Placement, Runtime, Session, Tensors, UnavailableError
+from onnx_attest.verify.runtimes.base import (
+    Placement,
+    ProcessDiedError,
+    Runtime,
+    Session,
+    Tensors,
+    UnavailableError,
+)
 from onnx_attest.verify.signature import Signature
 
-_EMPTY = "every output is empty at these sizes: there is no number to compare"
+_EMPTY = "every output is empty at these sizes, or NaN: there is no number to compare"
 NEED_NO_BOUND = ("OA310", "OA311", "OA501")
 """Codes of gates that judge the outputs end to end without the bound: what they found stands."""
-_POLICIES = {"zero": "0", "mean": "the mean of V", "nan": "NaN"}
+POLICIES = {"zero": "0", "mean": "the mean of V", "nan": "NaN"}
+"""What a row without any key gives by the policies there are."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +69,17 @@ class Identity:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """An artifact under test with all that its cells share."""
+    """An artifact under test with all that its cells share.
+
+    Attributes:
+        guessed: whether nobody says what the file takes, so that it may not be made for the inputs of a case.
+    """
 
     identity: Identity
     signature: Signature
     expected: Expected
     tolerance: Tolerance | None = None
+    guessed: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +152,8 @@ def run_cell(
     except UnavailableError as error:
         found = (finding("OA202", str(error)),)
         return Cell(_record(subject, stage, case, "skipped", str(error), found), found), None
+    except ProcessDiedError as error:
+        return _died(subject, stage, case, error), None
     except Exception as error:  # noqa: BLE001 - whatever a runtime raises ends this cell, not the run
         reason = describe(error)
         found = (finding("OA304", reason),)
@@ -155,26 +170,53 @@ def run_cell(
         measured = gauge.measure(outputs)
         ran_as = gauge.ran_as(outputs, judgement, measured)
         found = _with_measured(found, measured, stage.arithmetic, ran_as)
-    broken = [] if relations is None else relations.check(stage.session, outputs)
+    if judgement.max_err_over_tau is None:  # of another form: relations are about elements of the right one
+        relations = None
+    try:
+        broken = [] if relations is None else relations.check(stage.session, outputs)
+    except ProcessDiedError as error:
+        return _died(subject, stage, case, error), None
     found = (*found, *broken)
     if subject.tolerance is not None and judgement.max_err_over_tau is not None:
         found = (*found, *exceeds(outputs, evaluation.outputs, subject.tolerance))
     verdict: Verdict = "failed" if found else "passed"
     reason = "; ".join(item.message for item in found)
-    if not found and not any(bounded.value.size for bounded in evaluation.outputs.values()):
-        verdict, reason = "inconclusive", _EMPTY
-    if not found and (undeclared := _undeclared_nan(subject, inputs, evaluation)):
-        found = (finding("OA308", undeclared),)
-        verdict, reason = "failed", undeclared
     unbounded = not judgement.findings and judgement.unbounded > 0
-    if not found and unbounded:
-        found = (no_bound(judgement),)
-        verdict, reason = "inconclusive", found[0].message
+    if not found:
+        verdict, reason, found = _nothing_found(subject, inputs, evaluation, judgement)
     record = _measured(_record(subject, stage, case, verdict, reason, found, judgement), measured, ran_as)
+    if gauge is None and judgement.max_err_over_tau is not None:
+        record = _with_bits(record, outputs, evaluation.outputs, stage.arithmetic)
     if relations is not None:
         exact = {"relations": float(len(relations)), "broken": float(len(broken)), "broken_limit": 0.0}
         record = msgspec.structs.replace(record, gates={**record.gates, "exact": exact})
     return Cell(record, found, unbounded), outputs
+
+
+def _nothing_found(
+    subject: Subject, inputs: Mapping[str, NDArray[Any]], evaluation: Evaluation, judgement: Judgement
+) -> tuple[Verdict, str, tuple[Finding, ...]]:
+    """Return verdict, reason and findings where no gate found anything: passed, if that says something."""
+    if undeclared := _undeclared_nan(subject, inputs, evaluation):
+        outside = subject.guessed and not _is_the_files_own(subject, evaluation)
+        return (
+            "inconclusive" if outside else "failed",
+            undeclared,
+            (finding("OA808" if outside else "OA308", undeclared),),
+        )
+    if not _holds_a_number(evaluation):
+        if subject.guessed:  # nobody asked for these sizes: others may show something
+            return "skipped", _EMPTY, (finding("OA806", _EMPTY),)
+        return "inconclusive", _EMPTY, ()
+    if judgement.unbounded:
+        unbounded = no_bound(judgement)
+        return "inconclusive", unbounded.message, (unbounded,)
+    return "passed", "", ()
+
+
+def _died(subject: Subject, stage: Stage, case: CaseRecord, death: ProcessDiedError) -> Cell:
+    found = (finding("OA309", str(death)),)
+    return Cell(_record(subject, stage, case, "errored", str(death), found), found)
 
 
 def _with_measured(
@@ -216,6 +258,26 @@ def _measured(record: CellRecord, measured: Measured | None, ran_as: str | None)
     return msgspec.structs.replace(record, gates=gates, effective_bits=bits, ran_as=ran_as)
 
 
+def _with_bits(
+    record: CellRecord, outputs: Tensors, exact: Mapping[str, Bounded], arithmetic: Arithmetic
+) -> CellRecord:
+    """Return the record with effective bits, if the exact outputs have deviations."""
+    if all(one.variance is None for one in exact.values()):
+        return record
+    bits = bits_of(noise_of(outputs, exact, arithmetic), arithmetic)
+    return msgspec.structs.replace(record, effective_bits=bits)
+
+
+def with_carried_bits(
+    cell: Cell, stage: Stage, outputs: Tensors, exact: Mapping[str, Bounded], carried: Mapping[str, Bounded]
+) -> Cell:
+    """Return the cell with effective bits from exact outputs, and deviations that were carried through the pieces."""
+    both = {
+        name: replace(one, variance=carried[name].variance) for name, one in exact.items() if name in carried
+    }
+    return replace(cell, record=_with_bits(cell.record, outputs, both, stage.arithmetic))
+
+
 def with_pieces(subject: Subject, stage: Stage, cell: Cell, judgement: Judgement, pieces: int) -> Cell:
     """Return a cell that had no bound end to end, judged by its pieces instead; still without one, it stays."""
     if not judgement.findings and judgement.unbounded:
@@ -242,13 +304,25 @@ def with_pieces(subject: Subject, stage: Stage, cell: Cell, judgement: Judgement
     )
 
 
-def not_at_these_sizes(cell: Cell, reason: str) -> Cell:
-    """Return an errored cell as skipped: neither the runtime nor the oracle can run the file at sizes we guessed."""
+def not_on_these_inputs(cell: Cell, reason: str) -> Cell:
+    """Return an errored cell as skipped: neither the runtime nor the oracle can run the file on what we guessed."""
     if cell.record.verdict != "errored":
         return cell
-    text = f"the file does not run at these sizes: {reason}; {cell.record.reason}"
+    text = f"the file does not run on these inputs: {reason}; {cell.record.reason}"
     record = msgspec.structs.replace(cell.record, verdict="skipped", reason=text, findings=("OA806",))
     return Cell(record, (finding("OA806", text),))
+
+
+def without_proof(cell: Cell) -> Cell:
+    """Return a passed cell whose bound says nothing as inconclusive, unless its noise or its nodes were judged too."""
+    gates = cell.record.gates
+    if cell.record.verdict != "passed" or "noise" in gates or "pieces" in gates.get("proof", {}):
+        return cell
+    found = (finding("OA307", "the bound is as large as the outputs themselves"),)
+    record = msgspec.structs.replace(
+        cell.record, verdict="inconclusive", reason=found[0].message, findings=(found[0].code,)
+    )
+    return replace(cell, record=record, findings=found)
 
 
 def because(cell: Cell, reason: str) -> Cell:
@@ -269,6 +343,24 @@ def _undeclared_nan(subject: Subject, inputs: Mapping[str, NDArray[Any]], evalua
             index = [int(i) for i in np.argwhere(nan)[0]]
             return f"{name}{index} is NaN in float64 too, {int(nan.sum())} such of {nan.size}: the file itself gives it"
     return ""
+
+
+def _holds_a_number(evaluation: Evaluation) -> bool:
+    """Whether any output has an element that is not NaN: of two NaN, neither is right."""
+    return any(
+        not np.isnan(one.value).all() if one.is_float else one.value.size > 0
+        for one in evaluation.outputs.values()
+    )
+
+
+def _is_the_files_own(subject: Subject, evaluation: Evaluation) -> bool:
+    """Whether NaN is made of no input: in a constant, or by a softmax that is left no key. A logarithm is of its inputs."""
+    constants = subject.expected.graph().constants.values()
+    facts = [one.softmax for one in evaluation.outputs.values() if one.softmax is not None]
+    facts += [seen.facts for seen in evaluation.attentions]
+    return any(one.empty.any() for one in facts) or any(
+        one.is_float and np.isnan(one.value).any() for one in constants
+    )
 
 
 def no_bound(judgement: Judgement) -> Finding:
@@ -298,6 +390,7 @@ def _record(
         "provider_requested": placement.requested,
         "provider_used": placement.used,
         "nodes_by_provider": placement.nodes_by_provider,
+        "session": placement.details,
     }
     return cell_record(subject, who, case, verdict, reason, found, judgement)
 
@@ -353,11 +446,11 @@ def _name_policy(
     Otherwise the gates' own findings stand: then the fault is not in the empty rows alone.
     """
     declared = subject.signature.contract.empty_rows
-    row = _first_empty_row(evaluation)
-    for policy, words in _POLICIES.items():
+    row = first_empty_row(evaluation) or "unknown"
+    for policy, words in POLICIES.items():
         if policy == declared or not _follows(subject, arithmetic, outputs, inputs, policy):
             continue
-        message = f"the row without any key, {row}, is {words}; the contract declares {_POLICIES[declared]}"
+        message = f"the row without any key, {row}, is {words}; the contract declares {POLICIES[declared]}"
         return (finding("OA305", message),)
     return judgement.findings
 
@@ -377,9 +470,10 @@ def _follows(
     return judge(outputs, bounds, subject.signature.dtypes).passed
 
 
-def _first_empty_row(evaluation: Evaluation) -> str:
+def first_empty_row(evaluation: Evaluation) -> str:
+    """Return where the first row without any key is, "" if there is none."""
     for seen in evaluation.attentions:
         rows = np.argwhere(seen.facts.empty)
         if len(rows):
             return f"{[int(i) for i in rows[0]]}"
-    return "unknown"
+    return ""

@@ -5,8 +5,9 @@ What a command needs is imported inside it, so that `--help` answers at once and
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +18,8 @@ from onnx_attest.errors import UsageError
 from onnx_attest.verify import console
 
 if TYPE_CHECKING:
-    from onnx_attest.models.entry import Entry
     from onnx_attest.verify.engine import Plan
+    from onnx_attest.verify.runtimes.base import Runtime
 
 app = typer.Typer(
     name=console.PROGRAM,
@@ -45,6 +46,24 @@ FailFast = Annotated[
 ]
 # More threads than any machine has cores for is a slip, and ONNX Runtime tries to start them all.
 Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads of each runtime.")]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit",
+        help="Seconds after which a runtime's process is taken for hung and ended; 300 by default.",
+    ),
+]
+MemoryLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--memory-limit",
+        help="MiB of memory, as resident size, that a runtime's process may hold; four fifths of the machine's by default.",
+    ),
+]
+InProcess = Annotated[
+    bool,
+    typer.Option("--in-process", help="Run the runtimes in this process, for debugging: a crash ends it."),
+]
 LISTED = ("--input-shapes",)
 
 
@@ -94,16 +113,23 @@ def run(
     ] = None,
     latency: Annotated[bool, typer.Option(help="Time what was verified.")] = True,
     fail_fast: FailFast = False,
+    time_limit: TimeLimit = None,
+    memory_limit: MemoryLimit = None,
+    evidence: Annotated[
+        Path, typer.Option(help="Folder of what other machines recorded, told beside the verdict.")
+    ] = Path("reports/evidence"),
     json: Json = False,
 ) -> None:
     """Export, verify and time the catalogue; write reports."""
     from onnx_attest.export.api import DTYPES, OPSETS
     from onnx_attest.models import catalogue, resolve
     from onnx_attest.verify.job import Job, run_job
+    from onnx_attest.verify.workers.child import usual_limits
 
     _refuse_unknown("variant", variant, OPSETS)
     _refuse_unknown("dtype", dtype, DTYPES)
-    plan = _plan(runtime, require, known, seed, threads, fail_fast)
+    limits = _limits(time_limit, memory_limit)
+    plan = _plan(_runtimes(runtime, require, limits), known, seed, threads, fail_fast)
     with console.progress() as step:
         entries = [resolve(name) for name in model] if model else list(catalogue().values())
         job = Job(
@@ -112,11 +138,13 @@ def run(
             output,
             tuple(variant or ()),
             tuple(dtype or ("float32", "float16")),
-            tuple(require or ()),
+            _names(require),
             claims,
             latency,
             jobs,
+            usual_limits(**limits),
             step,
+            evidence,
         )
         records = run_job(job)
     _finish(records, json, f"The reports are in {output}.")
@@ -188,6 +216,13 @@ def verify(
     thorough: Annotated[
         bool, typer.Option("--thorough", help="Also cross-check the deviations by injecting noise.")
     ] = False,
+    relations_only: Annotated[
+        bool,
+        typer.Option(
+            "--relations-only",
+            help="No reference: judge each runtime by the relations between its own outputs alone.",
+        ),
+    ] = False,
     arithmetic: Annotated[
         str | None, typer.Option(help="Declared arithmetic, instead of the manifest's.")
     ] = None,
@@ -200,9 +235,13 @@ def verify(
     seed: Seed = 0,
     threads: Threads = None,
     fail_fast: FailFast = False,
+    time_limit: TimeLimit = None,
+    memory_limit: MemoryLimit = None,
+    in_process: InProcess = False,
     json: Json = False,
 ) -> None:
     """Verify one ONNX file on every runtime."""
+    runtimes = _runtimes(runtime, require, _limits(time_limit, memory_limit), in_process=in_process)
     from dataclasses import replace
 
     from onnx_attest.export.artifact import read_artifact
@@ -213,7 +252,7 @@ def verify(
     from onnx_attest.verify.runtimes.registry import with_session
     from onnx_attest.verify.signature import read_signature
 
-    plan = _plan(runtime, require, known, seed, threads, fail_fast)
+    plan = _plan(runtimes, known, seed, threads, fail_fast)
     plan = replace(
         plan,
         runtimes=with_session(plan.runtimes, parse_options(session_option or ()), custom_ops or ()),
@@ -222,6 +261,7 @@ def verify(
         rtol=rtol,
         time_budget_s=time_budget,
         thorough=thorough,
+        relations_only=relations_only,
     )
     artifact = read_artifact(file)
     if output is not None:
@@ -230,7 +270,7 @@ def verify(
     with console.progress() as step:
         report = api.verify(
             artifact,
-            require=require or (),
+            require=_names(require),
             against=_entry(against),
             input_shapes=parse_shapes(input_shapes) if input_shapes else None,
             inputs=inputs,
@@ -252,6 +292,9 @@ def power(
         Path | None, typer.Option("-o", "--output", help="Also write reports to this folder.")
     ] = None,
     seed: Seed = 0,
+    time_limit: TimeLimit = None,
+    memory_limit: MemoryLimit = None,
+    in_process: InProcess = False,
     json: Json = False,
 ) -> None:
     """Inject faults into a file, and report which of them a verification would catch."""
@@ -260,11 +303,12 @@ def power(
     from onnx_attest.verify.report import render, write_reports
     from onnx_attest.verify.report.folder import refuse_unwritable
 
+    (chosen,) = _runtimes([runtime], (), _limits(time_limit, memory_limit), in_process=in_process)
     artifact = read_artifact(file)
     if output is not None:
         refuse_unwritable(output)
     with console.progress() as step:
-        done = run_power(artifact, runtime, arithmetic=arithmetic, seed=seed, on_step=step)
+        done = run_power(artifact, chosen, arithmetic=arithmetic, seed=seed, on_step=step)
     if output is not None:
         write_reports(done.records, output)
     if json:
@@ -273,6 +317,56 @@ def power(
         note = f"\nThe reports are in {output}." if output else ""
         console.show(render(done.records)["power.md"] + note)
     raise typer.Exit(done.exit_code)
+
+
+@app.command()
+def conformance(
+    runtime: Runtimes = None,
+    require: Require = None,
+    operator: Annotated[
+        list[str] | None,
+        typer.Option("--operator", help="An operator to look at (repeatable); all by default."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Also write conformance.md and conformance.json to this folder."),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="An earlier conformance.json: show what changed, and exit 1 if a case got worse."),
+    ] = None,
+    time_limit: TimeLimit = None,
+    memory_limit: MemoryLimit = None,
+    json: Json = False,
+) -> None:
+    """Say which runtime implements which part of ONNX's attention operators, and rightly.
+
+    Runs ONNX's own cases of Attention, FlexAttention, LinearAttention, Softmax, LogSoftmax, RotaryEmbedding,
+    LayerNormalization, RMSNormalization, Gelu and TensorScatter, and ours beyond them, as operators and expanded, on
+    every runtime that runs graphs. What is wrong there is the result and not an error: without --against the exit code
+    is 0. With it, 1 if a case got worse. 3 if nothing ran, nothing could be compared, or a runtime named with --require
+    did not run.
+    """
+    from onnx_attest.verify.conformance.confirmed import built_in
+    from onnx_attest.verify.conformance.difference import difference
+    from onnx_attest.verify.conformance.job import run_conformance
+    from onnx_attest.verify.conformance.matrix import read_report
+    from onnx_attest.verify.conformance.result import Result
+
+    before = None if against is None else read_report(against)
+    chosen = _named(runtime, require)
+    with console.progress() as step:
+        found = run_conformance(chosen, operator or (), step, limits=_limits(time_limit, memory_limit))
+    change = None if before is None else difference(before, found)
+    result = Result(found, built_in(), change, tuple(require or ()))
+    if output is not None:
+        result.save(output)
+    if json:
+        console.show_json(result.as_object())
+    else:
+        note = f"\n\nconformance.md and conformance.json are in {output}." if output else ""
+        console.show(result.as_text() + note)
+    raise typer.Exit(result.exit_code)
 
 
 @app.command()
@@ -301,6 +395,44 @@ def report(
 
 
 @app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    attention: Annotated[
+        bool, typer.Option("--attention", help="Show every attention and softmax found in it.")
+    ] = False,
+    provider: Annotated[
+        list[str] | None,
+        typer.Option(help="Also say which nodes this runtime leaves to another provider (repeatable)."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Find what is wrong with attention in a file, without running it."""
+    from onnx_attest.verify.static.check import check_file
+
+    checked = check_file(file, tuple(provider or ()))
+    if json:
+        console.show_json(checked.as_object())
+    else:
+        console.show(checked.as_text(attention=attention))
+    raise typer.Exit(checked.exit_code)
+
+
+@app.command()
+def evidence(
+    records: Annotated[
+        Path, typer.Argument(help="A records.jsonl of a run on a GPU, or a folder that holds one.")
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder of all evidence; the machine gets a folder in it.")
+    ] = Path("reports/evidence"),
+) -> None:
+    """Keep the records of a run on a GPU, to be told where there is none."""
+    from onnx_attest.verify.evidence import publish
+
+    console.show(f"The records are in {publish(records, output)}.")
+
+
+@app.command()
 def explain(
     code: Annotated[
         str | None, typer.Argument(help="A finding code such as OA401; all of them if none is given.")
@@ -320,12 +452,26 @@ def explain(
 
 
 @app.command()
-def doctor(json: Json = False) -> None:
+def doctor(
+    install: Annotated[
+        str | None,
+        typer.Option(help="Install the npm packages of a group first: web, for ort-node and ort-web."),
+    ] = None,
+    json: Json = False,
+) -> None:
     """Say which runtimes work here, and why others do not."""
     from onnx_attest.verify.doctor import as_text, conflicts, diagnose
-    from onnx_attest.verify.runtimes.registry import RUNTIMES
+    from onnx_attest.verify.runtimes.isolated import processes_of
 
-    found, wrong = diagnose(RUNTIMES), conflicts()
+    if install is not None:
+        from onnx_attest.verify.runtimes import web_packages
+
+        _refuse_unknown("group to install", [install], ("web",))
+        folder = web_packages.install()
+        console.note(f"installed {', '.join(web_packages.pinned())} in {folder}")
+    runtimes = _runtimes(None, (), _limits(None, None))
+    with processes_of(runtimes):
+        found, wrong = diagnose(runtimes), conflicts()
     if json:
         console.show_json({"runtimes": [vars(item) for item in found], "conflicts": wrong})
     else:
@@ -334,20 +480,13 @@ def doctor(json: Json = False) -> None:
 
 
 def _plan(
-    runtime: list[str] | None,
-    require: list[str] | None,
-    known: Path | None,
-    seed: int,
-    threads: int | None,
-    fail_fast: bool,
+    runtimes: tuple[Runtime, ...], known: Path | None, seed: int, threads: int | None, fail_fast: bool
 ) -> Plan:
     from onnx_attest.verify.engine import Plan
     from onnx_attest.verify.known import built_in, read_known
-    from onnx_attest.verify.runtimes.registry import select
 
-    select(tuple(require or ()))  # a name that does not exist is said even where all runtimes are used
     return Plan(
-        runtimes=select((*runtime, *(require or ()))) if runtime else select(),
+        runtimes=runtimes,
         known=read_known(known) if known else built_in(),
         seed=seed,
         threads=threads,
@@ -355,13 +494,63 @@ def _plan(
     )
 
 
-def _entry(reference: str | None) -> Entry | str | None:
-    """Return the entry of a module, or the name of an ONNX file as it is."""
+def _names(references: list[str] | None) -> tuple[str, ...]:
+    """Return what the records call these runtimes."""
+    from onnx_attest.verify.runtimes.registry import select
+
+    return tuple(one.name for one in select(tuple(references))) if references else ()
+
+
+def _limits(time_s: float | None, memory_mib: int | None) -> dict[str, Any]:
+    """Return the limits that are asked for, as `isolate` and `usual_limits` take them.
+
+    Raises:
+        UsageError: one that nothing keeps, or that this system cannot watch.
+    """
+    from onnx_attest.verify.workers import resident
+    from onnx_attest.verify.workers.child import MIB
+
+    for flag, value in (("--time-limit", time_s), ("--memory-limit", memory_mib)):
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(f"{flag} {value:g}: give a number above 0")
+    if memory_mib is not None and not resident.is_told():
+        raise UsageError("--memory-limit: this system does not tell what a process holds; leave it out")
+    return {"time_s": time_s, "memory_bytes": None if memory_mib is None else memory_mib * MIB}
+
+
+def _runtimes(
+    named: Sequence[str] | None,
+    required: Sequence[str] | None,
+    limits: dict[str, Any],
+    *,
+    in_process: bool = False,
+) -> tuple[Runtime, ...]:
+    """Return the runtimes; their processes, if they have one, import them while this one imports the verifier."""
+    from onnx_attest.verify.runtimes.isolated import in_this_process, isolate, start
+
+    chosen = _named(named, required)
+    if in_process:
+        return tuple(in_this_process(runtime) for runtime in chosen)
+    runtimes = isolate(chosen, **limits)
+    start(runtimes)
+    return runtimes
+
+
+def _named(named: Sequence[str] | None, required: Sequence[str] | None) -> tuple[Runtime, ...]:
+    """Return the runtimes of these names, all if none is named, and those that are required."""
+    from onnx_attest.verify.runtimes.registry import select
+
+    also = select(tuple(required)) if required else ()
+    return tuple({one.name: one for one in (*select(tuple(named or ())), *also)}.values())
+
+
+def _entry(reference: str | None) -> Any:
+    """Return the entry of a module or the module itself, or the name of an ONNX file as it is."""
     if reference is None or reference.endswith(".onnx"):
         return reference
-    from onnx_attest.models import resolve
+    from onnx_attest.models.entry import resolve_module
 
-    return resolve(reference)
+    return resolve_module(reference)
 
 
 def _refuse_unknown(kind: str, given: list[str] | None, known: Iterable[str]) -> None:
@@ -400,10 +589,12 @@ _INTERRUPTED = 130
 
 def main() -> None:
     """Run a command and exit with its code; bad input ends in one line and 2, never in a traceback."""
-    from onnx_attest.export.lower import ExportError
-    from onnx_attest.verify.pages import keep_pages
+    from onnx_attest.verify.pages import keep_pages, one_thread_in_blas
 
+    one_thread_in_blas()
     keep_pages()
+    from onnx_attest.export.lower import ExportError
+
     try:
         code = app(console.spread_lists(sys.argv[1:], LISTED), standalone_mode=False)
     except UsageError as error:

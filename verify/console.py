@@ -44,6 +44,13 @@ def show_json(value: Any) -> None:
     show(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
+def note(message: str) -> None:
+    """Say what was done besides the result, on stderr."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"{message}\n")
+
+
 def fail(message: str, code: int) -> NoReturn:
     """Say in one line what is wrong, and exit."""
     if sys.stderr is not None:
@@ -56,7 +63,7 @@ def verdict_object(records: Sequence[AnyRecord]) -> dict[str, Any]:
     """Return what `--json` prints: verdict, exit code, cells and findings with the records' own fields."""
     import msgspec
 
-    from onnx_attest.verify.records import CellRecord, FindingRecord, RunRecord
+    from onnx_attest.verify.records import CellRecord, FindingRecord, RelationRecord, RunRecord
 
     run = next(record for record in records if isinstance(record, RunRecord))
     return {
@@ -64,6 +71,9 @@ def verdict_object(records: Sequence[AnyRecord]) -> dict[str, Any]:
         "exit_code": run.exit_code,
         "reason": run.reason,
         "cells": [msgspec.to_builtins(record) for record in records if isinstance(record, CellRecord)],
+        "relations": [
+            msgspec.to_builtins(record) for record in records if isinstance(record, RelationRecord)
+        ],
         "findings": [msgspec.to_builtins(record) for record in records if isinstance(record, FindingRecord)],
     }
 

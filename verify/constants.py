@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -31,6 +31,8 @@ class Pair:
         stored, meant: the file's, and the twin's.
         held: whether the module holds these numbers; then they are rounded once, and not computed.
         folded: whether the exporter computed them from an expression of the module.
+        other: the name of the twin's.
+        mended: whether the twin's are not what the export in float64 wrote, see `_as_meant`.
     """
 
     name: str
@@ -39,18 +41,15 @@ class Pair:
     meant: NDArray[Any]
     held: bool = False
     folded: bool = False
+    other: str = ""
+    mended: bool = False
 
     @property
     def unusable(self) -> bool:
-        """Whether the twin has no number where the file has one: its own constant overflowed on the way.
-
-        So does the lowest number of float64, which the exporter passes through float32: -inf there, a number in the file.
-        """
+        """Whether the twin has no number where the file has one: its own constant overflowed on the way."""
         if self.stored.shape != self.meant.shape:
             return False
-        stored, meant = self.stored.astype(np.float64), self.meant.astype(np.float64)
-        lost = np.isnan(meant) | (np.isneginf(meant) & (stored == -largest_of(self.stored.dtype)))
-        return bool((lost & np.isfinite(stored)).any())
+        return bool((np.isnan(self.meant) & np.isfinite(self.stored)).any())
 
     @cached_property
     def difference(self) -> str:
@@ -98,11 +97,11 @@ class Beside:
         pairs: dict[str, Pair] = {}
         for mine, other, user in self._same_places() if self._alike else self._same_names():
             if mine in ours.arrays and other in theirs.arrays and mine not in pairs:
-                meant = theirs.arrays[other]
+                meant, mended = _as_meant(ours.arrays[mine], theirs.arrays[other])
                 held = bool(np.isin(meant.astype(np.float64), parameters).all())
                 # An array that the module does not hold was computed, whatever its name.
                 computed = other in folded or (meant.size > 1 and not held)
-                pairs[mine] = Pair(mine, user, ours.arrays[mine], meant, held, computed)
+                pairs[mine] = Pair(mine, user, ours.arrays[mine], meant, held, computed, other, mended)
         return list(pairs.values())
 
     def differences(self, dtype: str, dtypes: Collection[str]) -> Iterator[tuple[str, str, str]]:
@@ -118,11 +117,18 @@ class Beside:
         yield from _short_casts("the export in float64", self._twin, "float64", dtypes)
         if self._alike:
             yield from self._attributes()
+            yield from self._other_constants()
             return
         mine, other = Counter(self._file.operators()), Counter(self._twin.operators())
         more = ", ".join(f"{count} {name}" for name, count in sorted((mine - other).items()))
         less = ", ".join(f"{count} {name}" for name, count in sorted((other - mine).items()))
-        yield "written", f"more: {more or 'nothing'}; less: {less or 'nothing'}", ""
+        first = next(
+            (a for a, b in zip(self._file.nodes, self._twin.nodes, strict=False) if a.op_type != b.op_type),
+            None,
+        )
+        at = f"; the first that is another is {first.name} ({first.op_type})" if first is not None else ""
+        where = "" if first is None else first.name
+        yield "written", f"more: {more or 'nothing'}; less: {less or 'nothing'}{at}", where
 
     def _attributes(self) -> Iterator[tuple[str, str, str]]:
         for a, b in zip(self._file.nodes, self._twin.nodes, strict=True):
@@ -136,6 +142,16 @@ class Beside:
                         a.name,
                     )
 
+    def _other_constants(self) -> Iterator[tuple[str, str, str]]:
+        """Yield where a constant is used in the place of another one, a weight that was taken for its neighbour say."""
+        first: dict[str, str] = {}
+        for mine, other, user in self._same_places():
+            ours, theirs = self._file.arrays.get(mine), self._twin.arrays.get(other)
+            if ours is None or theirs is None or first.setdefault(mine, other) == other:
+                continue
+            if text := Pair(mine, user, ours, _as_meant(ours, theirs)[0], folded=True).difference:
+                yield "attribute", f"{text}; there {user} takes {other}", user
+
     def _same_places(self) -> Iterator[tuple[str, str, str]]:
         for mine, other in zip(self._file.nodes, self._twin.nodes, strict=True):
             for name, counterpart in zip(mine.input, other.input, strict=False):
@@ -145,6 +161,35 @@ class Beside:
         for name in self._file.arrays:
             if name in self._twin.arrays:
                 yield name, name, self._file.user(name)
+
+
+def _as_meant(stored: NDArray[Any], written: NDArray[Any]) -> tuple[NDArray[Any], bool]:
+    """Return the twin's constant as the module has it, and whether the export in float64 wrote something else.
+
+    A module hides keys with the lowest number of its dtype. The exporter passes Python's floats through float32, which
+    has no such number as float64's: the twin gets -inf, the file the lowest number of its own.
+    """
+    if stored.shape != written.shape or stored.dtype == np.float64 or written.dtype != np.float64:
+        return written, False
+    lost = np.isinf(written) & (stored.astype(np.float64) == np.sign(written) * largest_of(stored.dtype))
+    return np.where(lost, np.sign(written) * np.finfo(np.float64).max, written), bool(lost.any())
+
+
+def mended(twin: onnx.ModelProto, pairs: Sequence[Pair]) -> onnx.ModelProto:
+    """Return the twin's graph with the constants that the module has, see `_as_meant`; a copy if there are such."""
+    new = {pair.other: pair.meant for pair in pairs if pair.mended}
+    if not new:
+        return twin
+    copy = onnx.ModelProto()
+    copy.CopyFrom(twin)
+    for tensor in copy.graph.initializer:
+        if tensor.name in new:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(new[tensor.name], tensor.name))
+    for node in copy.graph.node:
+        if node.op_type == "Constant" and node.output[0] in new:
+            value = next(attribute for attribute in node.attribute if attribute.name == "value")
+            value.t.CopyFrom(onnx.numpy_helper.from_array(new[node.output[0]]))
+    return copy
 
 
 _BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}

@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import product
 
+import msgspec
+import numpy as np
 import onnx
 
+from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES, Arithmetic, profile
-from onnx_attest.verify.asked_got import compare_asked_and_got
-from onnx_attest.verify.blame import EXPORTER, FUSION, MODULE
-from onnx_attest.verify.by_node import NodeByNode, says_little
+from onnx_attest.verify.asked_got import compare_asked_and_got, compare_with_original, misdeclared
+from onnx_attest.verify.blame import COMPILED, EAGER, EXPORTER, FUSION, MODULE, MODULES
+from onnx_attest.verify.by_node import NodeByNode, says_little, says_nothing
 from onnx_attest.verify.cases import case_of_axes, longest_axis, plan_cases, without_unreachable
 from onnx_attest.verify.cell import (
     Cell,
@@ -24,33 +27,50 @@ from onnx_attest.verify.cell import (
     absent_cell,
     because,
     describe,
-    not_at_these_sizes,
+    not_on_these_inputs,
     run_cell,
     skipped_case,
+    with_carried_bits,
     with_pieces,
+    without_proof,
 )
 from onnx_attest.verify.excuse import excuse, excuse_softmax
 from onnx_attest.verify.expected import Expected
 from onnx_attest.verify.exporter import ExporterCheck, dead_cell, fits
+from onnx_attest.verify.finder.find import find
+from onnx_attest.verify.finder.found import Found
 from onnx_attest.verify.finding_records import finding_record, finding_records
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import Tolerance, judge
-from onnx_attest.verify.gauge import COARSEST_SUMS, LARGEST, Gauge
+from onnx_attest.verify.gauge import COARSEST_SUMS, LARGEST, Gauge, with_deviations
+from onnx_attest.verify.headroom.audit import LONGEST, Headroom, worth_telling
 from onnx_attest.verify.injection import cross_check
-from onnx_attest.verify.known import Known, built_in
+from onnx_attest.verify.known import Known, built_in, find_known
+from onnx_attest.verify.metamorphic.audit import Audit, disagreements
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.oracle.graph import Evaluation
 from onnx_attest.verify.oracle.kernels import VALUES_ALONE
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.probe import with_weights
-from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CaseRecord
+from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CaseRecord, HeadroomRecord, RelationRecord
 from onnx_attest.verify.relations import Relations
-from onnx_attest.verify.runtimes.base import Runtime, Tensors, UnavailableError
-from onnx_attest.verify.runtimes.registry import RUNTIMES
+from onnx_attest.verify.runtimes.base import (
+    FallbackError,
+    ProcessDiedError,
+    Runtime,
+    Tensors,
+    UnavailableError,
+)
+from onnx_attest.verify.runtimes.isolated import open_copy, prepare
+from onnx_attest.verify.runtimes.registry import registered
 from onnx_attest.verify.segments import Places, judge_in_pieces
 from onnx_attest.verify.signature import Signature, read_signature
 from onnx_attest.verify.stability import Look, SoftmaxSeen, direct_look, look_at_softmax
-from onnx_attest.verify.static import static_findings
+from onnx_attest.verify.static.known import known_of
+from onnx_attest.verify.static.rules import static_findings
+
+_NAMED = 3
+"""How many of many are named."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +84,12 @@ class Step:
     def __str__(self) -> str:
         """Return it as a progress bar shows it."""
         return " ".join(filter(None, (self.artifact, self.runtime, self.doing)))
+
+
+@cache
+def every_runtime() -> tuple[Runtime, ...]:
+    """Return the registered runtimes, always the same tuple: a plan that names none is told from one that names all."""
+    return registered()
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +110,12 @@ class Plan:
         thorough: cross-check the deviations of each artifact by injecting noise.
         original: the file that the artifact was made from, by a fusion tool for example; it is the reference then.
         against: hold the file against its module in float64 even if no runtime here runs the module.
+        relations_only: no reference: nothing is compared with an exact value or another party; the relations that the
+            contract promises give the verdict.
         on_step: told what comes next.
     """
 
-    runtimes: tuple[Runtime, ...] = RUNTIMES
+    runtimes: tuple[Runtime, ...] = field(default_factory=every_runtime)
     axes: dict[str, int] | None = None
     inputs: Tensors | None = None
     arithmetic: str | None = None
@@ -102,20 +130,43 @@ class Plan:
     original: onnx.ModelProto | None = None
     time_budget_s: float | None = None
     thorough: bool = False
+    relations_only: bool = False
     on_step: Callable[[Step], None] = lambda step: None
 
 
-def verify_artifact(artifact: Artifact, plan: Plan) -> Iterator[AnyRecord]:
+_UNEVEN = ("constant", "integers", "wide")
+
+
+def verify_artifact(
+    artifact: Artifact, plan: Plan, signature: Signature | None = None
+) -> Iterator[AnyRecord]:
     """Yield the records of one artifact: the artifact itself, its cells, its softmax, its findings.
+
+    Args:
+        artifact: to be verified.
+        plan: how.
+        signature: of the artifact, if it has been read already.
 
     Raises:
         UsageError: the file cannot be read, or the inputs given do not fit it.
     """
-    signature = read_signature(artifact)
+    signature = signature or read_signature(artifact)
+    stem = artifact.path.stem
+    prepare([one for one in plan.runtimes if (stem, one.name) not in plan.dead], artifact, plan.threads)
     subject = _subject(artifact, signature, plan)
-    about_file = [*compare_asked_and_got(artifact, signature), *static_findings(signature.model)]
+    found = find(signature.model)
+    about_file = [
+        *compare_asked_and_got(artifact, signature),
+        *static_findings(signature.model, found=found, **known_of(artifact)),
+    ]
+    if plan.original is not None:
+        about_file += compare_with_original(plan.original, signature)
     check, died = None, plan.dead.get((artifact.path.stem, EXPORTER))
-    if died is None and (plan.against or any(runtime.name == MODULE for runtime in plan.runtimes)):
+    if (
+        died is None
+        and not plan.relations_only
+        and (plan.against or any(runtime.name == MODULE for runtime in plan.runtimes))
+    ):
         plan.on_step(Step(artifact.path.stem, EXPORTER, "exporting the module in float64"))
         try:
             check = ExporterCheck.of(artifact, subject)
@@ -124,7 +175,7 @@ def verify_artifact(artifact: Artifact, plan: Plan) -> Iterator[AnyRecord]:
             about_file.append(finding("OA113", str(error)))
     yield _artifact_record(artifact, subject, about_file)
     yield from (finding_record(subject, item) for item in about_file)
-    yield from _Verification(artifact, subject, plan, check).records()
+    yield from _Verification(artifact, subject, plan, check, found).records()
 
 
 def _subject(artifact: Artifact, signature: Signature, plan: Plan) -> Subject:
@@ -132,7 +183,8 @@ def _subject(artifact: Artifact, signature: Signature, plan: Plan) -> Subject:
     expected = Expected(signature, plan.original)
     if _is_guess(artifact, plan):
         signature, expected = _at_sizes_that_fit(signature, expected)
-    return Subject(Identity.of(artifact, signature), signature, expected, tolerance)
+    guessed = _is_guess(artifact, plan)
+    return Subject(Identity.of(artifact, signature), signature, expected, tolerance, guessed)
 
 
 def _is_guess(artifact: Artifact, plan: Plan) -> bool:
@@ -180,8 +232,11 @@ def _artifact_record(artifact: Artifact, subject: Subject, found: Sequence[Findi
 class _Verification:
     """The cells of one artifact: every case on every runtime that opens it."""
 
-    def __init__(self, artifact: Artifact, subject: Subject, plan: Plan, check: ExporterCheck | None) -> None:
+    def __init__(
+        self, artifact: Artifact, subject: Subject, plan: Plan, check: ExporterCheck | None, found: Found
+    ) -> None:
         self._artifact, self._subject, self._plan, self._check = artifact, subject, plan, check
+        self._found = found
         self._cells: list[Cell] = []
         self._softmax: list[SoftmaxSeen] = []
         self._looks: dict[str, Look] = {}
@@ -189,8 +244,10 @@ class _Verification:
         self._nodes = NodeByNode(
             artifact, subject, plan.known, plan.threads, lambda runtime: self._step(runtime, "node by node")
         )
+        self._deep: set[str] = set()
         self._unreached: list[float] = []
         self._unseen: dict[str, str] = {}
+        self._misdeclared: list[str] = []
         self._remade: Finding | None = None
         self._related = ""
         self._started = time.monotonic()
@@ -203,6 +260,11 @@ class _Verification:
             absent.append(dead_cell(self._artifact, self._subject, died))
         self._cells += [excuse(cell, self._plan.known) for cell in absent]
         ready = [stage for stage in stages if stage.session is not None]
+        if self._plan.relations_only:
+            yield from (cell.record for cell in self._cells)
+            yield from finding_records(self._subject, self._cells, [])
+            yield from self._audit(ready)
+            return
         cases = self._cases() if ready else []
         contract = self._subject.signature.contract
         self._related = _case_for_relations(
@@ -233,12 +295,95 @@ class _Verification:
                 f"the weights of {node or 'an attention'} were not looked at: there are too many to be held"
             )
             yield finding_record(self._subject, finding("OA407", text, node=node), case=where)
+        for text in self._misdeclared:
+            yield finding_record(self._subject, finding("OA119", text))
         yield from self._cross_check(cases)
+        if not self._out_of_time() and not self._left_early():
+            yield from self._headroom(ready, cases)
+        if self._plan.inputs is None and not self._out_of_time() and not self._left_early():
+            yield from self._audit(ready)
         if self._unreached:
             stds = ", ".join(f"{std:g}" for std in self._unreached)
             yield finding_record(
                 self._subject, finding("OA805", f"logit deviations of {stds} were not reached")
             )
+
+    def _left_early(self) -> bool:
+        return self._plan.fail_fast and self._failed()
+
+    def _audit(self, stages: Sequence[Stage]) -> Iterator[AnyRecord]:
+        """Yield the relations between each runtime's own outputs, on one small case."""
+        alive = self._alive(stages)
+        if not self._plan.relations_only and any(stage.name == COMPILED for stage in alive):
+            alive = [stage for stage in alive if stage.name != COMPILED]
+            text = (
+                f"{COMPILED} compiles anew for each new size: --relations-only --runtime {COMPILED} asks it"
+            )
+            yield finding_record(self._subject, finding("OA505", text), runtime=COMPILED)
+        if not alive:
+            return
+        explicit = self._artifact.manifest is not None and not self._subject.guessed
+        reference = not self._plan.relations_only
+        try:
+            audit = Audit(self._subject, explicit=explicit, reference=reference, seed=self._plan.seed)
+            asked = audit.about_file()
+        except (UnsupportedOperatorError, UsageError) as error:
+            yield finding_record(self._subject, finding("OA505", str(error)))
+            return
+        for item in asked:
+            yield finding_record(self._subject, item, case=audit.case.id)
+        records: list[RelationRecord] = []
+        for stage in alive:
+            self._step(stage.name, "relations")
+            for record, found in audit.on(stage):
+                known = self._known_of(record)
+                records.append(msgspec.structs.replace(record, known=known))
+                for item in found:
+                    yield finding_record(
+                        self._subject, item, runtime=stage.name, case=audit.case.id, known=known
+                    )
+        yield from records
+        for item in disagreements(records):
+            yield finding_record(self._subject, item, case=audit.case.id)
+
+    def _alive(self, stages: Sequence[Stage]) -> list[Stage]:
+        died = {cell.record.runtime for cell in self._cells if "OA309" in cell.record.findings}
+        return [stage for stage in stages if stage.name not in died]
+
+    def _headroom(self, stages: Sequence[Stage], cases: Sequence[CaseRecord]) -> Iterator[AnyRecord]:
+        """Yield where each softmax of the file breaks on each runtime that runs the file, on one case."""
+        alive = [stage for stage in self._alive(stages) if stage.name not in MODULES]
+        if not alive or not cases or not self._found.softmaxes:
+            return
+        contract = self._subject.signature.contract
+        smallest = min(cases, key=lambda case: longest_axis(contract, case.axes))
+        case = next((case for case in cases if case.id == self._related), smallest)
+        if longest_axis(contract, case.axes) > LONGEST:
+            text = (
+                f"where the softmax breaks was not looked for: no case has at most {LONGEST} along each axis"
+            )
+            yield finding_record(self._subject, finding("OA407", text))
+            return
+        headroom = Headroom(self._artifact, self._subject, self._found, case, self._inputs_of(case))
+        for stage in alive:
+            self._step(stage.name, "headroom of the softmax")
+            seen = [
+                (msgspec.structs.replace(record, known=self._known_of(record)), items)
+                for record, items in headroom.on(stage, self._plan.threads)
+            ]
+            yield from (record for record, _ in seen)
+            for record, item in worth_telling(seen):
+                yield finding_record(
+                    self._subject, item, runtime=stage.name, case=case.id, known=record.known
+                )
+
+    def _known_of(self, record: RelationRecord | HeadroomRecord) -> str:
+        if record.verdict not in ("failed", "errored"):
+            return ""
+        known = find_known(
+            self._plan.known, record.model, record.variant, record.dtype, record.runtime, record.case
+        )
+        return known.issue if known else ""
 
     def _out_of_time(self) -> bool:
         budget = self._plan.time_budget_s
@@ -253,7 +398,11 @@ class _Verification:
     def _elsewhere(self, stages: Sequence[Stage]) -> Iterator[AnyRecord]:
         for stage in stages:
             if text := stage.placement.elsewhere():
-                yield finding_record(self._subject, finding("OA203", text), runtime=stage.runtime)
+                yield finding_record(self._subject, finding("OA203", text), runtime=stage.name)
+            if fallen := stage.placement.fallen:
+                more = f" and {len(fallen) - _NAMED} more" if len(fallen) > _NAMED else ""
+                text = f"{text}; of these compute floating-point numbers: {', '.join(fallen[:_NAMED])}{more}"
+                yield finding_record(self._subject, finding("OA204", text), runtime=stage.name)
 
     def _open(self, runtime: Runtime) -> Stage:
         version = runtime.availability().version
@@ -264,7 +413,10 @@ class _Verification:
         try:
             session = runtime.open(self._artifact, threads=self._plan.threads)
         except UnavailableError as error:
-            return Stage(runtime, version, arithmetic, verdict="skipped", reason=str(error), code="OA201")
+            code = "OA202" if isinstance(error, FallbackError) else "OA201"
+            return Stage(runtime, version, arithmetic, verdict="skipped", reason=str(error), code=code)
+        except ProcessDiedError as error:
+            return Stage(runtime, version, arithmetic, verdict="errored", reason=str(error), code="OA309")
         except Exception as error:  # noqa: BLE001 - a runtime that refuses the file is an errored cell
             return Stage(
                 runtime, version, arithmetic, verdict="errored", reason=describe(error), code="OA304"
@@ -298,37 +450,66 @@ class _Verification:
         if self._check is not None and fits(case):
             self._step(EXPORTER, case.id)
             self._cells.append(excuse(self._check.cell(case, inputs), self._plan.known))
-        self._hold_against_original(inputs)
         relations = self._relations(case, inputs)
         evaluations: dict[str, Evaluation | str] = {}  # runtimes of one arithmetic share theirs
         gauges: dict[str, Gauge | None] = {}
+        carried: dict[str, Mapping[str, Bounded]] = {}  # and the deviations end to end
         for stage in stages:
             self._step(stage.name, case.id)
             recomputed = self._recomputed(stage)
             key = f"{stage.arithmetic.name} {stage.name if recomputed else ''}"
             if key not in evaluations:
                 gauges[key] = self._gauge(case, inputs, stage.arithmetic, recomputed)
-                evaluations[key] = self._evaluate(inputs, stage.arithmetic, recomputed, gauges[key])
+                deep = key in self._deep and gauges[key] is None
+                evaluate = self._without_bounds if deep else self._evaluate
+                evaluations[key] = evaluate(inputs, stage.arithmetic, recomputed, gauges[key])
+                if self._has_noise_alone(stage, evaluations[key]):
+                    gauges[key] = self._gauge(case, inputs, stage.arithmetic, recomputed, anyway=True)
+                    evaluations[key] = self._evaluate(inputs, stage.arithmetic, recomputed, gauges[key])
             evaluation = evaluations[key]
             if not isinstance(evaluation, str):
                 self._unseen |= dict.fromkeys(evaluation.unseen, case.id)
+                shapes = {name: one.value.shape for name, one in evaluation.outputs.items()}
+                self._misdeclared = self._misdeclared or [*misdeclared(self._subject.signature, shapes)]
             gauge = None if isinstance(evaluation, str) else gauges[key]
             cell, outputs = run_cell(self._subject, stage, case, inputs, evaluation, gauge, relations)
-            if outputs is not None and cell.unbounded:
-                cell, evaluation = self._in_pieces(stage, cell, inputs, outputs, evaluation)
+            if outputs is not None and stage.name in EAGER and isinstance(evaluation, str):
+                # torch has no nodes to be looked into; others are judged node by node below.
+                cell, evaluation = self._in_pieces(stage, cell, inputs, outputs, evaluation, deviations=False)
+            elif outputs is not None and cell.unbounded:
+                whole, bare = evaluation, gauges[key] is None and key not in carried
+                cell, evaluation = self._in_pieces(stage, cell, inputs, outputs, evaluation, deviations=bare)
+                if bare and isinstance(evaluation, Evaluation) and evaluation is not whole:
+                    carried[key] = evaluation.outputs
+                if not cell.unbounded:
+                    self._deep.add(key)
+                if key in carried and isinstance(whole, Evaluation):
+                    cell = with_carried_bits(cell, stage, outputs, whole.outputs, carried[key])
             if outputs is not None:
                 lacking = (
                     cell.unbounded or isinstance(evaluation, str) or says_little(evaluation, stage.arithmetic)
                 )
                 cell = self._nodes.judged(stage, cell, inputs, outputs, lacking=lacking)
-            elif isinstance(evaluation, str) and self._fits_nothing:
-                cell = not_at_these_sizes(cell, evaluation)
+            elif isinstance(evaluation, str) and self._may_not_fit:
+                cell = not_on_these_inputs(cell, evaluation)
+            if not isinstance(evaluation, str) and says_nothing(evaluation):
+                cell = without_proof(cell)
             self._cells.append(excuse(cell, self._plan.known))
             if outputs is not None and not isinstance(evaluation, str):
                 self._look(stage, case, inputs, outputs, evaluation)
+        self._hold_against_original(inputs, gauges)
 
-    def _hold_against_original(self, inputs: Tensors) -> None:
-        """Find out, in float64 alone, whether the file computes what the file that it was made from does."""
+    def _has_noise_alone(self, stage: Stage, evaluation: Evaluation | str) -> bool:
+        """Whether the bound says nothing and there are no nodes to look at: then the noise is worth its price anywhere."""
+        return (
+            not isinstance(evaluation, str) and says_nothing(evaluation) and not self._nodes.can_look(stage)
+        )
+
+    def _hold_against_original(self, inputs: Tensors, gauges: Mapping[str, Gauge | None]) -> None:
+        """Find out, in float64 alone, whether the file computes what the file that it was made from does.
+
+        Where the bound allows anything, the deviations tell: if they told of a runtime, they are asked of the file too.
+        """
         if self._subject.expected.source != "original" or self._remade is not None:
             return
         arithmetic = PROFILES[OF_DTYPE[self._subject.identity.dtype]]
@@ -341,12 +522,23 @@ class _Verification:
             return
         outputs = {name: one.value for name, one in mine.items()}
         judged = judge(outputs, exact, {name: value.dtype for name, value in outputs.items()})
-        if judged.findings:
-            text = f"both in float64, {judged.findings[0].message}"
+        found = judged.findings
+        gauge = gauges.get(f"{arithmetic.name} ")
+        if not found and gauge is not None and self._failed():
+            found = gauge.measure(outputs).findings
+        if found:
+            text = f"both in float64, {found[0].message}"
             self._remade = finding("OA117", text, blame=FUSION)
 
     def _in_pieces(
-        self, stage: Stage, cell: Cell, inputs: Tensors, outputs: Tensors, evaluation: Evaluation | str
+        self,
+        stage: Stage,
+        cell: Cell,
+        inputs: Tensors,
+        outputs: Tensors,
+        evaluation: Evaluation | str,
+        *,
+        deviations: bool,
     ) -> tuple[Cell, Evaluation | str]:
         """Return a cell without a bound judged piece by piece, if its graph can be cut, and the oracle's pieces."""
         try:
@@ -355,25 +547,27 @@ class _Verification:
             places = self._places[stage.name]
             if places is None:
                 return cell, evaluation
-            judged = judge_in_pieces(self._subject, stage, places, inputs, outputs)
+            judged = judge_in_pieces(self._subject, stage, places, inputs, outputs, deviations=deviations)
         except Exception as error:  # noqa: BLE001 - the cell stays inconclusive, and says what was tried
             return because(cell, describe(error)), evaluation
         if isinstance(judged, str):
             return because(cell, judged), evaluation
         judgement, pieces = judged
-        return with_pieces(self._subject, stage, cell, judgement, len(places.names) + 1), pieces
+        return with_pieces(self._subject, stage, cell, judgement, len(places.cuts.names) + 1), pieces
 
     @cached_property
-    def _fits_nothing(self) -> bool:
-        """Whether sizes are guessed, and the file takes not even those that all others are derived from.
+    def _may_not_fit(self) -> bool:
+        """Whether inputs are guessed, and the file takes not even the sizes that all others are derived from.
 
-        If it takes those, a dynamic axis that takes no other size is an error of the file.
+        If it takes those, a dynamic axis that takes no other size is an error of the file; unless it is fed integers,
+        which may say where in a table, or how large something is to be.
         """
-        return _is_guess(self._artifact, self._plan) and not self._subject.expected.takes_its_own_sizes()
+        numbers = any("int" in spec.dtype for spec in self._subject.signature.contract.inputs)
+        return self._subject.guessed and (numbers or not self._subject.expected.takes_its_own_sizes())
 
     def _recomputed(self, stage: Stage) -> dict[str, Bounded]:
         """Return the constants of the file that torch computes anew: it runs the module."""
-        if stage.name != MODULE or self._check is None or self._subject.expected.source != "graph":
+        if stage.name not in MODULES or self._check is None or self._subject.expected.source != "graph":
             return {}
         return self._check.recomputed
 
@@ -385,9 +579,28 @@ class _Verification:
         try:
             if gauge is not None:
                 return gauge.evaluation
-            return self._subject.expected.evaluate(inputs, arithmetic, constants=constants)
+            return self._subject.expected.evaluate(inputs, with_deviations(arithmetic), constants=constants)
         except UnsupportedOperatorError as error:
             return str(error)
+
+    def _without_bounds(
+        self, inputs: Tensors, arithmetic: Arithmetic, constants: dict[str, Bounded], gauge: Gauge | None
+    ) -> Evaluation | str:
+        """Return the exact outputs alone, of a graph whose bound end to end has said nothing before.
+
+        The pieces of the graph, which judge it, have bounds of their own.
+        """
+        try:
+            alone = self._subject.expected.evaluate(
+                inputs, replace(arithmetic, kernel=VALUES_ALONE), constants=constants
+            )
+        except UnsupportedOperatorError as error:
+            return str(error)
+        unknown = {
+            name: replace(one, error=np.full(one.value.shape, np.inf)) if one.is_float else one
+            for name, one in alone.outputs.items()
+        }
+        return replace(alone, outputs=unknown)
 
     def _relations(self, case: CaseRecord, inputs: Tensors) -> Relations | None:
         """Return the relations to hold runtimes to, on one case of each artifact: they do not depend on sizes."""
@@ -404,10 +617,20 @@ class _Verification:
             return None
 
     def _gauge(
-        self, case: CaseRecord, inputs: Tensors, arithmetic: Arithmetic, constants: dict[str, Bounded]
+        self,
+        case: CaseRecord,
+        inputs: Tensors,
+        arithmetic: Arithmetic,
+        constants: dict[str, Bounded],
+        *,
+        anyway: bool = False,
     ) -> Gauge | None:
         signature = self._subject.signature
-        if longest_axis(signature.contract, case.axes) > LARGEST or arithmetic.u_acc > COARSEST_SUMS:
+        too_large = not anyway and longest_axis(signature.contract, case.axes) > LARGEST
+        if too_large or arithmetic.u_acc > COARSEST_SUMS:
+            return None
+        # Few different numbers, whose sums may be exact, say little about the noise of any graph; nor do saturated ones.
+        if not anyway and case.distribution in (_UNEVEN if self._subject.guessed else ("wide",)):
             return None
         evaluate = partial(self._subject.expected.evaluate, inputs, constants=constants)
         return Gauge(evaluate, arithmetic, signature.floating, signature.dtypes, inputs)
@@ -439,9 +662,10 @@ class _Verification:
                 return Look("none", reason=f"the file's own graph cannot be evaluated: {error}")
             if len(attentions) != len(evaluation.attentions):
                 return Look("none", reason="the file writes its attention in a way that is not recognised")
-        model, names = with_weights(self._subject.signature.model, attentions)
+        signature = self._subject.signature
+        copy, names = with_weights(signature.model, attentions, as_in_file=signature.as_in_file)
         try:
-            session = stage.runtime.open(self._artifact, model=model, threads=self._plan.threads)
+            session = open_copy(stage.runtime, self._artifact, copy, self._plan.threads)
         except Exception as error:  # noqa: BLE001 - the reason becomes the record's
             return Look(
                 "none", reason=f"a copy of the file that gives its weights does not open: {describe(error)}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -64,6 +66,7 @@ def environment(runtimes: Sequence[Runtime], command: Sequence[str] = ()) -> Env
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
         command=tuple(_without_folders(argument) for argument in command),
         recorded_at=datetime.now(UTC).strftime("%Y-%m-%d"),
+        gpus=gpus(),
     )
 
 
@@ -87,6 +90,20 @@ def cpu_features() -> tuple[str, ...]:
     """Return those instruction sets of CPU_FEATURES that the processor has, () where the system does not tell."""
     flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
     return tuple(name for name in CPU_FEATURES if name in flags)
+
+
+def gpus() -> tuple[str, ...]:
+    """Return NVIDIA's GPUs, each with its driver; () where nvidia-smi is not there or does not answer."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ()
+    asked = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603 - found on the path
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    rows = (line.split(",") for line in answer.stdout.splitlines() if line.strip())
+    return tuple(f"{row[0].strip()}, driver {row[-1].strip()}" for row in rows)
 
 
 def _cpuinfo(key: str) -> str:

@@ -8,9 +8,10 @@ from dataclasses import replace
 import msgspec
 
 from onnx_attest.verify.cell import Cell
+from onnx_attest.verify.claims import CLAIMS
 from onnx_attest.verify.findings import finding
 from onnx_attest.verify.known import Known, find_known
-from onnx_attest.verify.records import CellRecord, StabilityRecord
+from onnx_attest.verify.records import CellRecord, ClaimRecord, StabilityRecord
 
 
 def excuse(cell: Cell, entries: Sequence[Known]) -> Cell:
@@ -31,6 +32,14 @@ def excuse(cell: Cell, entries: Sequence[Known]) -> Cell:
 def excuse_softmax(record: StabilityRecord, entries: Sequence[Known]) -> StabilityRecord:
     """Return the record, marked if its failure is known; a softmax that is right there is no news."""
     known = _known(record, entries) if record.verdict == "failed" else None
+    return record if known is None else msgspec.structs.replace(record, known=known.issue)
+
+
+def excuse_claim(record: ClaimRecord, entries: Sequence[Known]) -> ClaimRecord:
+    """Return the record of an experiment, marked if the runtime is known to fail whatever it runs."""
+    if record.verdict not in ("failed", "errored"):
+        return record
+    known = find_known(entries, record.model or CLAIMS, "", record.dtype, record.runtime, None)
     return record if known is None else msgspec.structs.replace(record, known=known.issue)
 
 

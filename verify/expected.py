@@ -75,6 +75,7 @@ class Expected:
         constants: Mapping[str, Bounded] = MappingProxyType({}),
         logit_factor: float = 1.0,
         noise: np.random.Generator | None = None,
+        carry: bool = False,
     ) -> Evaluation:
         """Return the outputs with their bounds; the rest as for `GraphOracle.evaluate`.
 
@@ -83,7 +84,13 @@ class Expected:
         """
         given = {name: inputs[name] for name in self._oracle.inputs}
         return self._oracle.evaluate(
-            given, arithmetic, observed=observed, constants=constants, logit_factor=logit_factor, noise=noise
+            given,
+            arithmetic,
+            observed=observed,
+            constants=constants,
+            logit_factor=logit_factor,
+            noise=noise,
+            carry=carry,
         )
 
     def evaluate_graph(

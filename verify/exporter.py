@@ -13,7 +13,7 @@ No runtime takes part: that all of them agree proves nothing if they run the sam
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,8 +26,8 @@ from onnx_attest.export.lower import ExportError
 from onnx_attest.export.twin import Twin, twin_of
 from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES
 from onnx_attest.verify.blame import EXPORTER
-from onnx_attest.verify.cell import Cell, Subject, cell_record, describe, no_bound
-from onnx_attest.verify.constants import COMPUTED_ROUNDINGS, Beside, Pair
+from onnx_attest.verify.cell import POLICIES, Cell, Subject, cell_record, describe, first_empty_row, no_bound
+from onnx_attest.verify.constants import COMPUTED_ROUNDINGS, Beside, Pair, mended
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import Judgement, judge
 from onnx_attest.verify.oracle.bounded import Bounded, is_floating
@@ -36,7 +36,7 @@ from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError, is_
 from onnx_attest.verify.records import CaseRecord, Verdict
 from onnx_attest.verify.runtimes.base import Tensors, UnavailableError
 from onnx_attest.verify.runtimes.torch_eager import TorchSession, module_of
-from onnx_attest.verify.segments import at_places, places_of
+from onnx_attest.verify.segments import Cuts, Listened, alike, at_places, cuts_of
 
 LONGEST = 64
 """Cases with a longer axis are left to the runtimes: the file's graph is the same at any size."""
@@ -54,7 +54,7 @@ class ExporterCheck:
         module: in the file's own dtype.
         constants: to evaluate the file's graph with.
         pairs: of the file's and the twin's constants.
-        places: where the file's graph and the twin's can be cut, see `segments.places_of`.
+        places: where the file's graph and the twin's can be cut, see `segments.cuts_of`; none where not at the same positions.
         note: why there is no twin, "" if there is.
     """
 
@@ -66,9 +66,10 @@ class ExporterCheck:
     file_oracle: GraphOracle
     constants: Mapping[str, Bounded]
     pairs: Sequence[Pair]
-    places: tuple[dict[int, str], dict[int, str]]
+    places: tuple[Cuts, Cuts]
     differences: tuple[tuple[str, str, str], ...] = ()
     note: str = ""
+    _under: dict[str, GraphOracle] = field(default_factory=dict)
 
     @staticmethod
     def of(artifact: Artifact, subject: Subject) -> ExporterCheck | None:
@@ -88,24 +89,24 @@ class ExporterCheck:
             reason = f"the module cannot be copied into float64 and run: {describe(error)}"
             raise UnavailableError(reason) from error
         model, note, pairs, twin_oracle = subject.signature.model, "", list[Pair](), None
-        places = places_of(model)
+        places = cuts_of(model)
         twin_places, differences = places, tuple[tuple[str, str, str], ...]()
         numbers, dtype = twin.numbers(), subject.identity.dtype
         try:
             graph = twin.graph(artifact.manifest.asked.opset)
             folded = twin.folded()
             beside = Beside(model, graph)
-            pairs, twin_places = beside.pairs(numbers, folded), places_of(graph)
+            pairs, twin_places = beside.pairs(numbers, folded), cuts_of(graph)
             differences = tuple(beside.differences(dtype, twin.dtypes()))
-            twin_oracle = GraphOracle(graph, parameters=numbers, folded=folded)
+            twin_oracle = GraphOracle(mended(graph, pairs), parameters=numbers, folded=folded)
         except ExportError as error:
             note = f"no double twin: {error}"
         if broken := [pair.name for pair in pairs if pair.unusable]:
-            note = f"no double twin: its constant {broken[0]} is NaN or -inf, the file's is a number"
+            note = f"no double twin: its constant {broken[0]} is NaN, the file's is a number"
             pairs, twin_oracle = [], None
         file_oracle = GraphOracle(model)
         constants = _meant(file_oracle, pairs, numbers, dtype)
-        both = (places, twin_places) if set(places) == set(twin_places) else ({}, {})
+        both = alike(places, twin_places)
         return ExporterCheck(
             artifact,
             subject,
@@ -156,13 +157,11 @@ class ExporterCheck:
         wide = {name: _widened(array) for name, array in inputs.items()}
         session = TorchSession(self.twin.module, self.artifact)
         try:
-            module, norms = session.run_and_see_norms(wide)
+            module, heard = session.run_and_listen(wide)
         except Exception as error:  # noqa: BLE001 - whatever a module raises ends this cell, not the run
             return self._cell(case, "errored", (finding("OA304", describe(error)),))
         try:
-            found, judgement = self._compare(module, wide, None)
-            if not found and judgement.unbounded and self.places[0] and len(norms) > max(self.places[0]):
-                found, judgement = self._compare(module, wide, norms)
+            found, judgement = self._judged(module, wide, heard)
         except UnsupportedOperatorError as error:
             return self._cell(case, "inconclusive", (finding("OA802", str(error)),))
         if found and self._is_another_function(inputs, module):
@@ -172,31 +171,82 @@ class ExporterCheck:
             return self._cell(case, "inconclusive", (no_bound(judgement),), judgement)
         return self._cell(case, "failed" if found else "passed", found, judgement)
 
-    def _compare(
-        self, module: Tensors, inputs: Tensors, norms: Sequence[NDArray[Any]] | None
+    def _judged(
+        self, module: Tensors, inputs: Tensors, heard: Listened
     ) -> tuple[tuple[Finding, ...], Judgement]:
-        """Return what is found, end to end or, with what the module's normalisations gave, piece by piece."""
-        of_file, of_twin = self.places
-        inside = {} if norms is None else at_places(of_file, norms)
+        """Return what is found end to end; where that has no bound, piece by piece, if the graphs can be cut.
+
+        Raises:
+            UnsupportedOperatorError: neither way has one.
+        """
+        try:
+            found, judgement = self._compare(module, inputs, None)
+        except UnsupportedOperatorError:
+            if not self._can_be_cut(heard):
+                raise
+            return self._compare(module, inputs, heard)
+        if not found and judgement.unbounded and self._can_be_cut(heard):
+            return self._compare(module, inputs, heard)
+        if found and not found[0].node and (place := self._piece_at_fault(module, inputs, heard)):
+            text = f"{found[0].message}; from the module's own values before it, {place} is off"
+            found = (replace(found[0], message=text, node=self.file_oracle.maker_of(place)),)
+        return found, judgement
+
+    def _piece_at_fault(self, module: Tensors, inputs: Tensors, heard: Listened) -> str:
+        """Return the value inside the file that is farthest off where nothing compounds, "" if none is known."""
+        if not self._can_be_cut(heard):
+            return ""
+        inside = at_places(self.places[0], heard)
+        try:
+            seen = self.file_oracle.evaluate(inputs, _FP64, constants=self.constants, observed=inside)
+        except UnsupportedOperatorError:
+            return ""
+        values = {**module, **inside}
+        dtypes = {name: array.dtype for name, array in values.items()}
+        return self._place(judge(values, {**seen.outputs, **seen.observed}, dtypes), inside)
+
+    def _can_be_cut(self, heard: Listened) -> bool:
+        try:
+            return bool(at_places(self.places[0], heard))
+        except LookupError:
+            return False
+
+    def _compare(
+        self, module: Tensors, inputs: Tensors, heard: Listened | None
+    ) -> tuple[tuple[Finding, ...], Judgement]:
+        """Return what is found end to end or, with what the module had inside, piece by piece."""
+        inside = {} if heard is None else at_places(self.places[0], heard)
         evaluation = self.file_oracle.evaluate(inputs, _FP64, constants=self.constants, observed=inside)
         file = {**evaluation.outputs, **evaluation.observed}
         values = {**module, **inside}
         dtypes = {name: array.dtype for name, array in values.items()}
         if self.twin_oracle is not None:
-            inside = {} if norms is None else at_places(of_twin, norms)
-            evaluation = self.twin_oracle.evaluate(inputs, _FP64, observed=inside)
-            seen = {of_file[index]: evaluation.observed[name] for index, name in of_twin.items() if norms}
-            twin = {**evaluation.outputs, **seen}
+            there = {} if heard is None else at_places(self.places[1], heard)
+            evaluation = self.twin_oracle.evaluate(inputs, _FP64, observed=there)
+            twin = {**evaluation.outputs, **self._as_in_file(evaluation.observed)}
             # What the module computes in a shorter format on purpose is in the twin's bound only.
             file = {name: _wider(bound, twin[name]) for name, bound in file.items() if name in twin}
             judged = judge(values, twin, dtypes)
             if not judged.passed:
                 text = f"exported in float64, {_first(judged)}"
-                return (self._finding(text, self.twin_oracle, {}, module, inputs),), judged
+                where = self._place(judged, inside)
+                return (self._finding(text, self.twin_oracle, {}, module, inputs, where),), judged
         judged = judge(values, file, dtypes)
         if judged.passed:
             return (), judged
-        return (self._finding(_first(judged), self.file_oracle, self.constants, module, inputs),), judged
+        where = self._place(judged, inside)
+        return (
+            self._finding(_first(judged), self.file_oracle, self.constants, module, inputs, where),
+        ), judged
+
+    def _as_in_file(self, observed: Mapping[str, Bounded]) -> dict[str, Bounded]:
+        """Return what the twin has at its places, by the file's names."""
+        return {
+            file.names[index]: observed[name]
+            for file, twin in zip(self.places[0].rows, self.places[1].rows, strict=True)
+            for index, name in twin.names.items()
+            if name in observed
+        }
 
     def _is_another_function(self, inputs: Tensors, double: Tensors) -> bool:
         """Whether the module in the file's own dtype gives what the file does, and in float64 something else."""
@@ -210,6 +260,33 @@ class ExporterCheck:
         wide = {name: array.dtype for name, array in double.items()}
         return judge(own, file, dtypes).passed and not judge(double, file, wide).passed
 
+    @staticmethod
+    def _place(judged: Judgement, inside: Tensors) -> str:
+        """Return the value inside the file's graph that is farthest off, "" if it is an output."""
+        return judged.worst.output if judged.worst.output in inside else ""
+
+    def _empty_row(
+        self, oracle: GraphOracle, constants: Mapping[str, Bounded], module: Tensors, inputs: Tensors
+    ) -> str:
+        """Return what the module gives for a row without any key, if that alone explains how the graph differs."""
+        for policy, words in POLICIES.items():
+            key = f"{policy} {id(oracle)}"
+            if key not in self._under:
+                self._under[key] = oracle.under(policy)
+            try:
+                evaluation = self._under[key].evaluate(inputs, _FP64, constants=constants)
+            except UnsupportedOperatorError:
+                continue
+            row = first_empty_row(evaluation)
+            if (
+                row
+                and judge(
+                    module, evaluation.outputs, {name: array.dtype for name, array in module.items()}
+                ).passed
+            ):
+                return f"the row without any key, {row}, is {words} in the module"
+        return ""
+
     def _finding(
         self,
         text: str,
@@ -217,10 +294,14 @@ class ExporterCheck:
         constants: Mapping[str, Bounded],
         module: Tensors,
         inputs: Tensors,
+        place: str,
     ) -> Finding:
+        """Return what is wrong, and what would explain it; else the node whose value is, if it is inside."""
+        if row := self._empty_row(oracle, constants, module, inputs):
+            return finding("OA111", f"{text}; {row}", blame=EXPORTER)
         suspect = _Suspects(oracle, constants, module, inputs).worst()
         if suspect is None:
-            return finding("OA111", text, blame=EXPORTER)
+            return finding("OA111", text, blame=EXPORTER, node=oracle.maker_of(place))
         message = f"{text}; as if {suspect.label} were times 1 {suspect.error:+.2g}"
         return finding("OA111", message, blame=EXPORTER, node=_user(self.subject, suspect.constant))
 
@@ -293,7 +374,7 @@ def _rounded(constant: Bounded, parameters: NDArray[np.float64], u: float) -> Bo
 
 
 def _wider(file: Bounded, twin: Bounded) -> Bounded:
-    if not file.is_float or file.value.shape != twin.value.shape:
+    if file.value.shape != twin.value.shape or (file.error is None and twin.error is None):
         return file
     return Bounded(file.value, np.broadcast_to(file.errors() + twin.errors(), file.value.shape))
 
@@ -336,7 +417,10 @@ class _Suspects:
 
     def worst(self) -> _Suspect | None:
         with np.errstate(all="ignore"):  # a difference may be beyond all numbers
-            return self._worst()
+            try:
+                return self._worst()
+            except UnsupportedOperatorError:  # what was found piece by piece stands without a suspect
+                return None
 
     def _worst(self) -> _Suspect | None:
         outputs = self._outputs(None, 1.0)

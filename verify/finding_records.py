@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from onnx_attest.verify.blame import EXPORTER, MODULE, blamed_cells
+from onnx_attest.verify.blame import EXPORTER, MODULES, blamed_cells
 from onnx_attest.verify.cell import Cell, Subject
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.records import CaseRecord, CellRecord, FindingRecord, StabilityRecord
@@ -76,7 +76,9 @@ def _summary(
     subject: Subject, code: str, message: str, party: str, guilty: Sequence[CellRecord]
 ) -> FindingRecord:
     runtimes = [name for name in dict.fromkeys(record.runtime for record in guilty) if name != EXPORTER]
-    text = _MODULE_ALONE if runtimes == [MODULE] else message.format(", ".join(runtimes))
+    text = (
+        _MODULE_ALONE if runtimes and set(runtimes) <= set(MODULES) else message.format(", ".join(runtimes))
+    )
     known = guilty[0].known if all(record.known for record in guilty) else ""
     case = guilty[0].case
     item = finding(code, text, blame=party)

@@ -34,7 +34,7 @@ class Finding:
     """A code with its evidence; where it was found is added when it becomes a record.
 
     Attributes:
-        blame: the party at fault, as far as the comparisons tell: exporter, optimiser, kernel, precision, module, "".
+        blame: the party at fault, as far as the comparisons tell: exporter, fusion, optimiser, compiler, kernel, precision, module, "".
     """
 
     code: str
@@ -211,6 +211,28 @@ _TABLE = (
         "Export at opset 22 or below, which writes the attention out, or expand the mask to (batch, 1, queries, keys).",
     ),
     Code(
+        "OA119", "warning", "An output has another shape than the file declares",
+        "Whoever reads the file's signature, a converter or a serving tool, makes room for what it says; runtimes give "
+        "what the graph computes, with a line in their log at most.",
+        "y is declared as float[N, 9], and the graph gives (3, 8).",
+        "Export again, or correct the declaration: onnx.shape_inference.infer_shapes(strict_mode=True) says where.",
+    ),
+    Code(
+        "OA120", "warning", "An attention's mask has a rank that runtimes refuse",
+        "Opsets 23 and 24 take masks of two to four axes that broadcast to (batch, heads, queries, keys), later ones of "
+        "one as well; ONNX Runtime opens a file with others and refuses it when it runs.",
+        "Attention of opset 23 with a mask of shape (keys).",
+        "Unsqueeze the mask to (queries, keys) or (batch, 1, queries, keys).",
+    ),
+    Code(
+        "OA121", "error", "A constant holds the size of an axis that is open",
+        "The file takes one size, that which the module was traced with, and fails or answers wrongly at any other "
+        "(pytorch/pytorch#120075, #122321).",
+        "Reshape of (batch, seq, 45) by the constant (2, 7, 5, 9).",
+        "In the module, take sizes from tensors (x.shape[1]) and not from numbers that were computed before, and export "
+        "with dynamo=True.",
+    ),
+    Code(
         "OA201", "note", "A runtime was not used",
         "What was not run was not verified; the rows say skipped, and never passed.",
         "ort-cuda on a machine without CUDA libraries: libcublasLt.so.13 cannot be opened.",
@@ -228,6 +250,20 @@ _TABLE = (
         "Each change of provider copies tensors; the arithmetic of those nodes is the other provider's.",
         "Shape computations that ORT places on the CPU beside a CUDA session.",
         "Look at nodes_by_provider in the records; a large share says that the provider lacks kernels.",
+    ),
+    Code(
+        "OA204", "warning", "Floating-point work runs on another provider than asked",
+        "What was verified and timed under the provider's name is in part another provider's work. Arithmetic on shapes "
+        "is left out of this: ONNX Runtime keeps it on the CPU on purpose. Where the runtime is required, the run "
+        "proves nothing of it.",
+        "A Det between two Exp on a plugin provider that has no Det: the CPU provider computes it.",
+        "Look at the nodes named: the provider lacks a kernel for their operator or dtype.",
+    ),
+    Code(
+        "OA205", "error", "A required runtime ran a part of the file only",
+        "--require says that a verdict without this runtime is worth nothing, and another provider computed some of it.",
+        "--require ort-nxrt on a file with a Det.",
+        "See OA204 for the nodes; leave out --require if the mixture is what you deploy.",
     ),
     Code(
         "OA301", "error", "An output is farther from the exact result than rounding can explain",
@@ -283,10 +319,11 @@ _TABLE = (
     ),
     Code(
         "OA309", "error", "The runtime took its process along",
-        "It crashed, or did not come back: in production that is an outage, not a wrong number. Nothing else was tried on "
-        "it with this file.",
+        "It crashed, did not come back, or took more memory than it may: in production that is an outage, not a wrong "
+        "number. What dies while it imports the runtime or opens the file, or twice in a row, is not tried again with it.",
         "A segmentation fault while ONNX Runtime optimises a float16 graph.",
-        "Reproduce it with the file alone, switch graph optimisations off, or try another version of the runtime.",
+        "Reproduce it with the file alone, switch graph optimisations off, or try another version of the runtime. If it "
+        "is slow or large rather than broken, raise --time-limit or --memory-limit.",
     ),
     Code(
         "OA310", "error", "The error is larger than that of correct implementations",
@@ -375,11 +412,141 @@ _TABLE = (
         "Verify at a smaller size as well, with --input-shapes: the same kernel is looked at there.",
     ),
     Code(
+        "OA408", "error", "A softmax breaks at the given logits, or at smaller ones than its arithmetic explains",
+        "Cut out as a graph of its own and run on that runtime, its weights stop to be numbers that sum to one where the "
+        "data already is, or before ln(largest number) of the format that its exponentials are kept in, less the "
+        "logarithm of the number of keys where all logits are equal.",
+        "exp(l) / sum(exp(l)) in fp16 on a case with a logit of 12; a Softmax node that gives NaN at any finite logit.",
+        "Subtract the row's maximum before the exponential; where the graph does, report the runtime's kernel.",
+    ),
+    Code(
+        "OA409", "warning", "A softmax breaks at a finite logit",
+        "It works on the given data, and the message says how many powers of two the data may grow before it does not.",
+        "exp(l) / sum(exp(l)) in fp32: one logit of 88.72 makes the row NaN, and 1,024 equal ones of 81.79 do.",
+        "Subtract the row's maximum before the exponential, or keep the logits bounded (a norm on q and k, a softcap).",
+    ),
+    Code(
+        "OA410", "note", "A softmax that does not subtract its maximum does not break where its arithmetic would",
+        "The runtime rewrites it, clamps what goes into the exponential, or keeps it in a longer format than its weights "
+        "show. Another runtime, or another version of this one, need not.",
+        "OpenVINO computes exp(l) / sum(exp(l)) as a Softmax with the maximum subtracted.",
+        "None for this runtime; make the graph safe if it is to run anywhere else.",
+    ),
+    Code(
+        "OA420", "warning", "A softmax does not subtract its maximum",
+        "exp overflows above a logit of 88.72 in float32 and of 11.09 in float16 (less the logarithm of the number of keys "
+        "where all are equal): inf / inf is NaN.",
+        "Exp, ReduceSum and Div.",
+        "Use the runtime's Softmax (torch.softmax exports as it), or subtract the row's maximum.",
+    ),
+    Code(
+        "OA421", "error", "An attention's softmax is not over the keys",
+        "The weights of a query over the keys have to sum to 1; over another axis the output is something else, and its "
+        "size does not tell.",
+        "softmax(q k^T, dim=-2).",
+        "Take the softmax over the last axis of q k^T.",
+    ),
+    Code(
+        "OA422", "error", "A softmax of an old opset makes one row of several axes",
+        "Below opset 13 Softmax flattens all axes from `axis` on (1 by default); runtimes have read it in three ways "
+        "(apache/tvm#19420, openvinotoolkit/openvino#37979).",
+        "Softmax of opset 11 without an axis on (2, 3, 4): 12 numbers sum to 1.",
+        "Give the last axis (axis=-1), or convert the file to opset 13 or above.",
+    ),
+    Code(
+        "OA423", "note", "A softmax is in half precision",
+        "A sum of n exponentials loses log2(n) of 11 bits (float16) or 8 (bfloat16) where it is accumulated in the "
+        "format; many kernels accumulate in float32, and the file does not ask for it.",
+        "Softmax of float16; Attention of float16 without softmax_precision.",
+        "Cast to float32 before the softmax and back behind it, or set softmax_precision to 1 (FLOAT).",
+    ),
+    Code(
+        "OA424", "note", "Logits may exceed float16 before they are scaled",
+        "q k^T of d products is sqrt(d) times as large before the scale as after it, and float16 ends at 65504.",
+        "q and k of float16, d = 64: MatMul, then Div by 8; numbers of 32 give 65536.",
+        "Scale q, or q and k by the root of the scale, before the product.",
+    ),
+    Code(
+        "OA425", "warning", "An attention's scale is a usual mistake",
+        "Without 1/sqrt(d) the logits have sqrt(d) times the deviation and the softmax saturates; twice, it is flat. The "
+        "file agrees with its module, so that no comparison shows it. Some models mean it (T5 has no scale).",
+        "softmax(q k^T) v; or q / sqrt(d) and logits / sqrt(d); or sqrt of the model's width instead of the head's.",
+        "Compare with the model's definition; the message names the nodes with the factors.",
+    ),
+    Code(
+        "OA426", "note", "An attention is scaled by another number than 1/sqrt(d)",
+        "Some models do so on purpose; else the logits are too flat or too sharp, and no comparison with the module shows it.",
+        "scaled_dot_product_attention(..., scale=0.3) with d = 20.",
+        "Compare with the model's definition; the message names the nodes with the factors.",
+    ),
+    Code(
+        "OA427", "warning", "A row without any key has a value that depends on how the mask is written",
+        "Hidden by a large number, all logits are equal and the row is the mean of the values, padding included; hidden "
+        "by -inf it is NaN, which spreads. torch's scaled_dot_product_attention gives 0 (microsoft/onnxscript#2654, "
+        "pytorch/pytorch#103749).",
+        "Add of -3.4e38 where a mask is False, and a batch whose mask is all False.",
+        "Declare the policy (the contract's empty_rows), see that no row is empty, or set such rows to 0 behind the softmax.",
+    ),
+    Code(
+        "OA428", "warning", "A number for a mask does not fit the format that it is cast to",
+        "It becomes -inf there: rows without any key turn from the mean of the values to NaN, and 0 times it is NaN.",
+        "Cast of -1e9 to float16, which ends at 65504.",
+        "Take torch.finfo(dtype).min of the dtype that the mask is added in.",
+    ),
+    Code(
+        "OA429", "error", "An infinite constant is multiplied with what may be 0",
+        "0 times infinity is NaN: a mask written as (1 - mask) * -inf gives NaN for every key that is not hidden.",
+        "(1 - mask) * -1e9, exported in float16, where the constant is -inf.",
+        "Use Where(mask, logits, number), or a number that the dtype has.",
+    ),
+    Code(
+        "OA430", "error", "A mask is applied before the softcap",
+        "cap tanh(x / cap) makes -cap of -inf: hidden keys keep a weight of about e^(-cap).",
+        "tanh((logits + mask) / 30) * 30.",
+        "Cap the logits first and mask them then, as ONNX's Attention does.",
+    ),
+    Code(
+        "OA431", "warning", "A causal mask depends on equal lengths",
+        "With fewer queries than keys, runtimes and versions align the triangle at the first or at the last of them "
+        "(microsoft/onnxruntime#29020); ONNX changed its mind within one opset.",
+        "Attention with is_causal=1, 2 queries, 4 keys and no past.",
+        "Give the past as past_key and past_value, or a mask instead of is_causal.",
+    ),
+    Code(
         "OA501", "error", "A relation that holds bit by bit is broken",
         "Signs and powers of two change no rounding, and what an output does not depend on may be anything: a runtime "
         "that gives other bits there depends on what it should not, or does not repeat itself.",
         "V times 2 does not give the output times 2; a future token changes the output of an earlier one.",
         "Run the two inputs by hand; with optimisations off; with one thread.",
+    ),
+    Code(
+        "OA502", "error", "A relation is broken by more than rounding allows",
+        "Two runs of one runtime on inputs that have to give the same, but for rounding, differ by more than the sum of "
+        "both runs' bounds. No other party is involved: the runtime, or the file, contradicts itself.",
+        "A padded sequence gives other rows than the same sequence without its padding.",
+        "docs/relations.md says what each relation is blind to and what breaks it; run the two inputs by hand, then verify "
+        "with the reference on: it names the node.",
+    ),
+    Code(
+        "OA503", "error", "A relation holds on one runtime and not on another",
+        "Nobody says whether the relation has to hold for this file, but two correct runtimes of one file cannot differ "
+        "in it: one of them computes another function.",
+        "Outputs at t do not depend on inputs after t on ort-cpu, and do on openvino-cpu.",
+        "Verify the file on both; say causal, masks and batch axes in its contract.",
+    ),
+    Code(
+        "OA504", "error", "The file breaks what its contract promises",
+        "A relation that follows from the contract does not hold even in float64: all runtimes that run the file are "
+        "alike and wrong, or the contract says too much.",
+        "A contract with causal='top-left', and a file that was exported without its mask.",
+        "Export again, or correct the contract: causal, the masks' kinds, the batch axes.",
+    ),
+    Code(
+        "OA505", "note", "The relations were not looked at",
+        "Their inputs, a batch of 8 at a few more tokens than were traced, could not be made for this file; or the runtime "
+        "compiles for minutes at each of their sizes.",
+        "A file whose graph does not fit into memory at those sizes.",
+        "Nothing else is lost by it; the other gates stand. Smaller traced sizes in the contract make smaller inputs.",
     ),
     Code(
         "OA601", "error", "The result is wrong with graph optimisations on and right with them off",
@@ -407,17 +574,24 @@ _TABLE = (
         "Verify the attention on its own, or give inputs that reach the range (--load-inputs).",
     ),
     Code(
-        "OA806", "note", "The file does not run at sizes that were guessed",
-        "Without a contract nobody says which sizes a file takes. The case is skipped, since neither the runtime nor the "
-        "oracle can run it: those sizes are untested.",
+        "OA806", "note", "The file does not run on inputs that were guessed",
+        "Without a contract nobody says which sizes a file takes, nor which integers. The case is skipped, since neither the "
+        "runtime nor the oracle can run it: those sizes are untested.",
         "An image network that wants multiples of 32, at 13 x 17.",
-        "Say the sizes that count with --input-shapes, or export with a contract.",
+        "Say the sizes that count with --input-shapes, give inputs with --load-inputs, or export with a contract.",
     ),
     Code(
         "OA807", "warning", "A case was not begun within the time budget",
         "The sizes and masks that it stands for are untested.",
         "--time-budget 10 with a model that takes a second a case.",
         "Give more time, or say the sizes that count with --input-shapes.",
+    ),
+    Code(
+        "OA808", "warning", "The exact result is NaN on inputs that were guessed",
+        "Nobody says which numbers the file takes, and those that were made are none: the logarithm of a negative one, say. "
+        "Where float64 gives NaN, so does the runtime, which proves nothing; the cell is inconclusive, not passed.",
+        "Log of its input, on numbers around zero.",
+        "Give inputs as the model sees them with --load-inputs.",
     ),
     Code(
         "OA803", "error", "A known failure did not happen",

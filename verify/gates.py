@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.arithmetic import largest_of
 from onnx_attest.verify.findings import Finding, finding
+from onnx_attest.verify.oracle.blocks import over_blocks
 from onnx_attest.verify.oracle.bounded import Bounded, Floats, is_floating
 
 
@@ -92,30 +93,43 @@ def judge_value(
 
 def _quick_ratio(actual: NDArray[Any], expected: Bounded) -> float | None:
     """Return the largest error over its bound where all is finite and within it, else None: then it is looked at."""
-    if not expected.is_float or actual.shape != expected.value.shape or actual.size == 0:
+    if actual.shape != expected.value.shape or actual.size == 0:
         return None
-    if not is_floating(actual.dtype):
-        return None
-    difference = np.asarray(
-        np.subtract(actual, expected.value, dtype=np.float64)
-    )  # one number, of no axes, too
-    np.abs(difference, out=difference)
-    largest = difference.max()
-    if not math.isfinite(largest) or largest > largest_of(actual.dtype) / 2:  # NaN propagates through max
+    if expected.is_float != is_floating(actual.dtype):
         return None
     if expected.error is None:
-        return 0.0 if largest == 0 else None
-    with np.errstate(divide="ignore", invalid="ignore"):
-        np.divide(difference, expected.error, out=difference)
-    ratio = float(np.fmax.reduce(difference, axis=None))  # 0/0 is NaN: an exact element that is exact
+        return 0.0 if all(over_blocks(_equal, (actual, expected.value))) else None
+    if not expected.is_float:
+        return None
+    parts = over_blocks(_extremes, (actual, expected.value, expected.error))
+    farthest, bound, size = (float(np.max(column)) for column in list(zip(*parts, strict=True))[:3])
+    if not math.isfinite(farthest) or size + farthest > largest_of(
+        actual.dtype
+    ):  # NaN propagates through max
+        return None
+    ratio = float(np.fmax.reduce([part[3] for part in parts]))
     if math.isnan(ratio):
         return 0.0
-    is_bounded = math.isfinite(float(np.max(expected.error)))
-    return ratio if ratio <= 1 and is_bounded and _within_range(expected.value, actual.dtype) else None
+    return ratio if ratio <= 1 and math.isfinite(bound) else None
 
 
-def _within_range(value: Floats, dtype: np.dtype[Any]) -> bool:
-    return max(float(value.max()), -float(value.min())) <= largest_of(dtype)
+def _equal(actual: NDArray[Any], value: Floats) -> bool:
+    return bool((actual == value).all())
+
+
+def _extremes(actual: NDArray[Any], value: Floats, error: Floats) -> tuple[float, float, float, float]:
+    """Return the largest error, bound, number, and error over bound; 0/0 is NaN there: an exact element that is exact."""
+    difference = np.asarray(np.subtract(actual, value, dtype=np.float64))
+    np.abs(difference, out=difference)
+    numbers = actual
+    if math.isnan(difference.max()):  # infinities that are the same on both sides, or NaN
+        same = actual == value
+        difference[same] = 0.0
+        numbers = np.where(same & np.isinf(actual), 0, actual)
+    size = max(float(numbers.max()), -float(numbers.min()))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = float(np.fmax.reduce(difference / error, axis=None))
+    return float(difference.max()), float(np.max(error)), size, ratio
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,18 @@ from onnx_attest.verify.gates import Judgement, judge
 from onnx_attest.verify.noise import NOISE_FACTOR, Measured, Yardstick, noise_of
 from onnx_attest.verify.oracle.bounded import KAPPA, Bounded
 from onnx_attest.verify.oracle.graph import Evaluation
+from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 
 LARGEST = 64
 """Cases with a longer axis have the bound alone: faults show as well in small ones, and the pool costs four evaluations."""
 
 COARSEST_SUMS = 2.0**-20
 """Runtimes that sum in half precision have no pool to be compared with: their sums stall, each in its own way."""
+
+
+def with_deviations(arithmetic: Arithmetic) -> Arithmetic:
+    """Return the arithmetic with deviations asked for, if they say anything of it."""
+    return arithmetic if arithmetic.u_acc > COARSEST_SUMS else replace(arithmetic, deviations=True)
 
 
 class Gauge:
@@ -48,7 +54,7 @@ class Gauge:
         self._inputs = inputs
         self._evaluate, self.arithmetic = evaluate, arithmetic
         self._floating, self._dtypes = floating, dtypes
-        self._bounds: dict[str, Mapping[str, Bounded]] = {}
+        self._bounds: dict[str, Mapping[str, Bounded] | None] = {}
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -90,15 +96,22 @@ class Gauge:
                 judged, quiet = declared, not measured.findings
             else:
                 bounds = self._bounds_in(name)
+                if bounds is None:
+                    continue
                 judged = judge(outputs, bounds, self._dtypes)
                 quiet = noise_of(outputs, bounds, PROFILES[name]).rms_z <= NOISE_FACTOR
             if judged.passed and not judged.unbounded and quiet:
                 return name
         return None
 
-    def _bounds_in(self, name: str) -> Mapping[str, Bounded]:
+    def _bounds_in(self, name: str) -> Mapping[str, Bounded] | None:
+        """Return the bounds in another arithmetic, None where there are none: a root that is below 0 within its error."""
         if name not in self._bounds:
-            outputs = self._evaluate(replace(PROFILES[name], deviations=True)).outputs
+            try:
+                outputs = self._evaluate(replace(PROFILES[name], deviations=True)).outputs
+            except UnsupportedOperatorError:
+                self._bounds[name] = None
+                return None
             self._bounds[name] = {
                 key: _stored(bounded, self._dtypes[key]) for key, bounded in outputs.items()
             }

@@ -40,9 +40,9 @@ def inputs_of_function(path: Path, signature: Signature) -> Tensors | None:
     try:
         spec.loader.exec_module(module)
         tensors = getattr(module, match["function"])()
-    except Exception as error:  # whatever the user's file raises
+    except (Exception, SystemExit) as error:  # whatever the user's file raises, or calls
         raise UsageError(f"{path}: {type(error).__name__}: {' '.join(str(error).split())}") from error
-    if not isinstance(tensors, dict):
+    if not isinstance(tensors, dict) or not all(isinstance(name, str) for name in tensors):
         raise UsageError(
             f"{path} gives {type(tensors).__name__}; return a dictionary of arrays by input name"
         )

@@ -16,14 +16,18 @@ from onnx_attest.models.entry import Entry
 from onnx_attest.verify.cases import make_inputs
 from onnx_attest.verify.engine import Plan
 from onnx_attest.verify.environment import command_line, environment
+from onnx_attest.verify.evidence import FOLDER, told
 from onnx_attest.verify.latency import LatencyJob, measure
 from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.pool import cores, run_tasks
 from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CaseRecord, LatencyRecord
 from onnx_attest.verify.report import write_reports
 from onnx_attest.verify.report.folder import refuse_unwritable
+from onnx_attest.verify.runtimes.isolated import processes_of
+from onnx_attest.verify.runtimes.registry import reference_of
 from onnx_attest.verify.signature import read_signature
 from onnx_attest.verify.task import Task
+from onnx_attest.verify.workers.child import Limits
 
 LATENCY_LENGTHS = (32, 128, 512)
 CHAPTER = "sdpa"
@@ -43,7 +47,9 @@ class Job:
         claims: whether to test the chapter's statements; by default if its module is among the models.
         latency: whether to time what was verified.
         processes: how many models are verified at a time; by default one a core. Timing is one at a time.
+        limits: of each step of these processes; the usual ones by default.
         on_step: told what is going on, for a progress bar.
+        evidence: the folder of what other machines recorded.
     """
 
     entries: Sequence[Entry]
@@ -55,7 +61,9 @@ class Job:
     claims: bool | None = None
     latency: bool = True
     processes: int | None = None
+    limits: Limits | None = None
     on_step: Callable[[str], None] = field(default=lambda step: None)
+    evidence: Path = FOLDER
 
 
 def run_job(job: Job) -> list[AnyRecord]:
@@ -70,12 +78,14 @@ def run_job(job: Job) -> list[AnyRecord]:
         raise UsageError(f"two models are called {twice[0]}, and so would their files be; rename one")
     scratch = _scratch(job.folder)
     try:
-        records: list[AnyRecord] = [environment(job.plan.runtimes, command_line())]
+        with processes_of(job.plan.runtimes):
+            records: list[AnyRecord] = [environment(job.plan.runtimes, command_line())]
         tasks = _tasks(job, scratch)
-        for verified in run_tasks(tasks, processes=job.processes, on_step=job.on_step):
+        for verified in run_tasks(tasks, processes=job.processes, on_step=job.on_step, limits=job.limits):
             records += verified
         if job.latency:
             records += _time_all(job, _exported(records, scratch / "artifacts"))
+        records += told(records, job.evidence)
         records += conclude(records, required=job.required, duration_s=time.monotonic() - started)
         job.on_step("write the reports")
         write_reports(records, job.folder, scratch / "artifacts")
@@ -111,7 +121,7 @@ def _task(job: Job, folder: Path, reference: str, dtype: str) -> Task:
         dtype=dtype,
         variants=job.variants,
         folder=str(folder),
-        runtimes=tuple(runtime.name for runtime in job.plan.runtimes),
+        runtimes=tuple(reference_of(runtime) for runtime in job.plan.runtimes),
         known=job.plan.known,
         seed=job.plan.seed,
         threads=job.plan.threads,
@@ -133,7 +143,7 @@ def _time_all(job: Job, artifacts: Sequence[Artifact]) -> Iterator[LatencyRecord
     jobs = [item for artifact in timed for item in latency_jobs(artifact, job.plan.seed)]
     for runtime in job.plan.runtimes:
         job.on_step(f"time {runtime.name}")
-        yield from measure(runtime.name, jobs, threads=threads(job.plan))
+        yield from measure(reference_of(runtime), jobs, threads=threads(job.plan))
 
 
 def latency_jobs(artifact: Artifact, seed: int) -> list[LatencyJob]:

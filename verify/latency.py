@@ -87,7 +87,7 @@ def measure(
     `time_limit_s`) is errored, and the remaining ones get a fresh child. No child outlives the iterator.
 
     Args:
-        runtime_name: as in the registry.
+        runtime_name: as `select` takes it.
         jobs: what to measure.
         threads: of the runtime; also OMP_NUM_THREADS of the child.
         budget: how often each job is timed.
@@ -97,13 +97,14 @@ def measure(
     Raises:
         UsageError: an unknown runtime, or no threads; raised at once, not at the first record.
     """
-    select((runtime_name,))
+    (runtime,) = select((runtime_name,))
     if threads < 1:
         raise UsageError(f"latency needs at least one thread, got {threads}")
-    return _records(runtime_name, jobs, threads, budget, time_limit_s, worker)
+    return _records(runtime_name, runtime.name, jobs, threads, budget, time_limit_s, worker)
 
 
 def _records(
+    reference: str,
     runtime_name: str,
     jobs: Sequence[LatencyJob],
     threads: int,
@@ -116,7 +117,7 @@ def _records(
         with Child(worker, threads, folder / "stderr.txt") as child:
             for number, job in enumerate(jobs):
                 try:
-                    request = _request(number, job, runtime_name, threads, budget, folder / "inputs.npz")
+                    request = _request(number, job, reference, threads, budget, folder / "inputs.npz")
                     answer = _ask(child, request, time_limit_s)
                 except OSError as error:  # no room for the inputs, no process to be had
                     answer = Answer(job=number, reason=one_line(f"{type(error).__name__}: {error}"))

@@ -5,9 +5,10 @@ The float64 oracle proves itself on them, and runtimes are held against them.
 
 from __future__ import annotations
 
+import importlib
 import tomllib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -37,6 +38,7 @@ class NodeCase:
     Attributes:
         operators: of the graph and of the graphs inside it, each once.
         dtypes: names of ONNX's element types of all inputs and outputs.
+        rtol, atol: the tolerance that ONNX gives the case: |actual - expected| <= atol + rtol |expected|.
     """
 
     name: str
@@ -44,6 +46,8 @@ class NodeCase:
     data: Sequence[tuple[Sequence[Any], Sequence[Any]]]
     operators: tuple[str, ...]
     dtypes: frozenset[str]
+    rtol: float
+    atol: float
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,23 @@ def node_cases() -> Mapping[str, NodeCase]:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         collected = collect_testcases(None)  # a list of the module's, which grows with each call
+    return {case.name.removeprefix("test_"): _read(case) for case in collected}
+
+
+def cases_of_modules(modules: Sequence[str]) -> Mapping[str, NodeCase]:
+    """Return the cases that some of ONNX's modules of node cases define, by name without the prefix test_.
+
+    All modules together take ten times as long as those of the attention family.
+    """
+    from onnx.backend.test.case import node
+
+    collected = getattr(node, "_NodeTestCases", None)
+    if collected is None:  # no public function gives less than all
+        return node_cases()
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for module in modules:
+            importlib.import_module(f"{node.__name__}.{module}")
     return {case.name.removeprefix("test_"): _read(case) for case in collected}
 
 
@@ -113,6 +134,8 @@ def _read(case: Any) -> NodeCase:
         case.data_sets,
         tuple(dict.fromkeys(node.op_type for node in nodes)),
         frozenset(onnx.TensorProto.DataType.Name(kind) for kind in kinds),
+        case.rtol,
+        case.atol,
     )
 
 
@@ -138,7 +161,7 @@ def judge_case(case: NodeCase) -> Outcome:
         fed = dict(zip(names, given, strict=True))
         try:
             oracle = GraphOracle(case.model)
-            evaluation = oracle.evaluate(fed, _arithmetic(case))
+            evaluation = oracle.evaluate(fed, arithmetic_of(case.dtypes))
             found = {**evaluation.outputs, **evaluation.others}
         except UnsupportedOperatorError as error:
             return Outcome(case.name, "unsupported", str(error))
@@ -150,12 +173,15 @@ def judge_case(case: NodeCase) -> Outcome:
     return Outcome(case.name, "passed", ratio=worst)
 
 
-def _arithmetic(case: NodeCase) -> Arithmetic:
-    """Return the coarsest arithmetic of the floating types of a case, fp32 without any."""
-    coarsest_first = ("BFLOAT16", "FLOAT16", "FLOAT", "DOUBLE")
-    kind = next((kind for kind in coarsest_first if kind in case.dtypes), "FLOAT")
+def coarsest_dtype(kinds: Collection[str]) -> str:
+    """Return the NumPy name of the coarsest floating type among names of ONNX's element types, float32 without any."""
     names = {"BFLOAT16": "bfloat16", "FLOAT16": "float16", "FLOAT": "float32", "DOUBLE": "float64"}
-    return PROFILES[COMPUTED_IN[names[kind]]]
+    return next((name for kind, name in names.items() if kind in kinds), "float32")
+
+
+def arithmetic_of(kinds: Collection[str]) -> Arithmetic:
+    """Return the arithmetic that the expected outputs of a case with these element types were made in."""
+    return PROFILES[COMPUTED_IN[coarsest_dtype(kinds)]]
 
 
 def compare(found: Any, expected: Any) -> tuple[str, float]:

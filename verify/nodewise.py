@@ -60,7 +60,9 @@ def _ratio(seen: NodeSeen) -> float:
     return seen.ratio or 0.0
 
 
-def walk(oracle: GraphOracle, inputs: Arrays, values: Arrays, arithmetic: Arithmetic) -> Walk:
+def walk(
+    oracle: GraphOracle, inputs: Arrays, values: Arrays, arithmetic: Arithmetic, *, carry: bool = False
+) -> Walk:
     """Return what the gates *form* and *proof* say of each node.
 
     Args:
@@ -68,6 +70,7 @@ def walk(oracle: GraphOracle, inputs: Arrays, values: Arrays, arithmetic: Arithm
         inputs: by name.
         values: what a runtime has for the values of the graph, by name; each node is given these.
         arithmetic: declared.
+        carry: let deviations go on from node to node, so that those of the outputs are end to end.
 
     Raises:
         UnsupportedOperatorError: a node that the oracle cannot evaluate and the runtime does not show.
@@ -82,5 +85,5 @@ def walk(oracle: GraphOracle, inputs: Arrays, values: Arrays, arithmetic: Arithm
     def miss(node: Node, reason: str) -> None:
         missing[node.name] = reason
 
-    oracle.evaluate(inputs, arithmetic, observed=values, on_observed=look, on_missing=miss)
+    oracle.evaluate(inputs, arithmetic, observed=values, carry=carry, on_observed=look, on_missing=miss)
     return Walk(tuple(seen), missing)

@@ -33,6 +33,7 @@ LEAST_RMS_Z, LEAST_MAX_Z = 0.25, 2.0
 LEAST_SIZE, LEAST_T = 4.0, 6.0
 """A fault along a direction is flagged above 4 roundings, which a constant may be off by, and t above 6."""
 _STEP = 2.0**-12
+_ROUNDED_IN_DOUBLE = 2.0**-40
 _TINY = 2.0**-200  # its inverse, squared twice, is still a number
 _LINEAR = 0.3  # the derivative says little of a factor that is farther from 1
 _NEARLY_ALL = 0.9
@@ -116,10 +117,8 @@ class Yardstick:
         exact = {name: bounded for name, bounded in exact.items() if bounded.is_float}
         # Values alone are enough here, and a kernel makes no bounds.
         moved = evaluate(replace(arithmetic, kernel=VALUES_ALONE), logit_factor=1 + _STEP).outputs
-        directions = {
-            "all logits": {name: (moved[name].value - exact[name].value) / _STEP for name in exact},
-            "all outputs": {name: exact[name].value for name in exact},
-        }
+        moves = {name: _moved(moved[name].value, exact[name].value) for name in exact}
+        directions = {"all logits": moves, "all outputs": {name: exact[name].value for name in exact}}
         rows = {name: witnesses(inputs, bounded.value.shape) for name, bounded in exact.items()}
         bare = Yardstick(arithmetic, exact, Noise(0.0, 0.0), {}, directions, rows)
         seen = []
@@ -134,17 +133,45 @@ class Yardstick:
 
     @property
     def least_rms_z(self) -> float:
-        """What the RMS z of the pool counts as at least: where few rows differ, a mean over them says little.
+        """What the RMS z of the pool counts as at least: of few numbers that differ, a mean says little.
 
         Of w independent errors the mean square is a chi-squared over w; by Wilson and Hilferty (1931) it stays below
         the cube of 1 - 2 / (9 w) + z sqrt(2 / (9 w)), and z = 4.75 is exceeded once in a million times.
         """
-        rows = sum(numbers.size for numbers in self.witnesses.values())
-        different = sum(len(np.unique(numbers)) for numbers in self.witnesses.values())
-        if different > _FEW_ROWS * rows or different == 0:
+        different = self._different
+        if different == 0:
             return LEAST_RMS_Z
         tail = 2 / (9 * different)
         return float(LEAST_RMS_Z * (1 - tail + _ONE_IN_A_MILLION * tail**0.5) ** 1.5)
+
+    @cached_property
+    def _different(self) -> int:
+        """How many roundings are independent: equal numbers share theirs, and so do rows made from equal inputs."""
+        rows = sum(numbers.size for numbers in self.witnesses.values())
+        unlike = sum(len(np.unique(numbers)) for numbers in self.witnesses.values())
+        if unlike <= _FEW_ROWS * rows:
+            return unlike
+        return sum(len(np.unique(places)) for places in self._places.values())
+
+    @cached_property
+    def _places(self) -> dict[str, NDArray[np.intp]]:
+        """A number for each element of an output: equal where elements are, but for what float64 itself has rounded."""
+        with np.errstate(over="ignore"):
+            return {
+                name: np.unique(bounded.value.astype(np.float32).reshape(-1), return_inverse=True)[1]
+                for name, bounded in self.exact.items()
+            }
+
+    def _together(self, name: str, terms: Floats) -> float:
+        """Return the sum of squares of terms, one an element, once those are summed that share their roundings.
+
+        Rows made from equal inputs do, and so do equal numbers: of both sums of squares the larger one counts.
+        """
+        rows = self.witnesses[name]
+        by_row = np.bincount(rows, terms.reshape(rows.size, -1).sum(-1))
+        different, counts = np.unique(by_row, return_counts=True)  # equal sums are of rows that are alike
+        by_number = np.bincount(self._places[name], terms.reshape(-1))
+        return max(float(((different * counts) ** 2).sum()), float((by_number**2).sum()))
 
     def measure(self, actual: Arrays) -> Measured:
         """Return what outputs of the right form come to; those without a number on either side are left out."""
@@ -163,12 +190,9 @@ class Yardstick:
                 D = np.where(np.isfinite(direction[name]), direction[name], 0.0)
                 if difference.size == 0:
                     continue
-                rows = (D * difference * weight).reshape(-1, difference.shape[-1] if difference.ndim else 1)
-                per_row = np.bincount(self.witnesses[name], rows.sum(-1))
-                numerator += float(per_row.sum())
-                # Rows of equal inputs have equal roundings: they are one witness, not many.
-                different, counts = np.unique(per_row, return_counts=True)
-                squares += float(((different * counts) ** 2).sum())
+                terms = D * difference * weight
+                numerator += float(terms.sum())
+                squares += self._together(name, terms)
                 length += float((D * D * weight).sum())
             if length > 0 and squares > 0 and math.isfinite(length) and math.isfinite(squares):
                 t = abs(numerator) / math.sqrt(squares)
@@ -193,10 +217,7 @@ class Measured:
     @property
     def effective_bits(self) -> float | None:
         """Bits, p - log2(RMS z): from p on, the runtime computes in more than was declared. None without noise."""
-        rms = self.noise.rms_z
-        if not 0 < rms < math.inf or 2 * self.noise.floored > self.noise.count:
-            return None
-        return max(0.0, self.yardstick.arithmetic.bits - math.log2(rms))
+        return bits_of(self.noise, self.yardstick.arithmetic)
 
     @property
     def shift(self) -> Along | None:
@@ -247,6 +268,13 @@ def witnesses(inputs: Arrays, shape: tuple[int, ...]) -> NDArray[np.intp]:
     return numbers
 
 
+def bits_of(noise: Noise, arithmetic: Arithmetic) -> float | None:
+    """Return p - log2(RMS z), None without noise, or where most of what there is may flush to zero."""
+    if not 0 < noise.rms_z < math.inf or 2 * noise.floored > noise.count:
+        return None
+    return max(0.0, arithmetic.bits - math.log2(noise.rms_z))
+
+
 def noise_of(actual: Arrays, exact: Mapping[str, Bounded], arithmetic: Arithmetic) -> Noise:
     """Return RMS and largest |z| of outputs of the right form, over all elements that are numbers on both sides."""
     total, count, largest, floored = 0.0, 0, 0.0, 0
@@ -266,6 +294,13 @@ def noise_of(actual: Arrays, exact: Mapping[str, Bounded], arithmetic: Arithmeti
         floored += int((known & (np.asarray(bounded.variances()) < _floor(arithmetic))).sum())
         largest = max(largest, float(z2[known].max(initial=0.0)))
     return Noise(math.sqrt(total / count) if count else 0.0, math.sqrt(largest), count, floored)
+
+
+def _moved(after: Floats, before: Floats) -> Floats:
+    """Return the derivative from a step; what float64 itself may have rounded is none."""
+    with np.errstate(invalid="ignore"):  # of infinities; they are left out
+        difference = after - before
+        return np.where(np.abs(difference) <= _ROUNDED_IN_DOUBLE * np.abs(before), 0.0, difference / _STEP)
 
 
 def _difference(actual: NDArray[Any], exact: Bounded) -> Floats:

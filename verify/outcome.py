@@ -12,6 +12,8 @@ from onnx_attest.verify.records import (
     CellRecord,
     ClaimRecord,
     FindingRecord,
+    HeadroomRecord,
+    RelationRecord,
     RunRecord,
     StabilityRecord,
     Verdict,
@@ -24,13 +26,17 @@ def conclude(
 ) -> list[AnyRecord]:
     """Return the last records of a run: a finding for each required runtime that is absent, and the run itself."""
     absent = {name: reason for name in required if (reason := _absent(records, name)) is not None}
+    partly = {name: where for name in required if name not in absent and (where := _elsewhere(records, name))}
     verdict = worst(_verdicts(records))
-    code = exit_code(verdict, required_absent=bool(absent))
-    found = [_absent_record(name, reason) for name, reason in absent.items()]
+    code = exit_code(verdict, required_absent=bool(absent or partly))
+    missing = {name: f"{name} was required and did not run: {reason}" for name, reason in absent.items()}
+    mixed = {name: f"{name} was required and ran in part only: {where}" for name, where in partly.items()}
+    found = [_about("OA804", name, text) for name, text in missing.items()]
+    found += [_about("OA205", name, text) for name, text in mixed.items()]
     cells = [record for record in records if isinstance(record, CellRecord)]
     run = RunRecord(
-        verdict="inconclusive" if verdict == "passed" and absent else verdict,
-        reason=_reason(records, verdict, absent),
+        verdict="inconclusive" if verdict == "passed" and (absent or partly) else verdict,
+        reason=_reason(records, verdict, {**missing, **mixed}),
         exit_code=code,
         cells=dict(sorted(Counter(cell.verdict for cell in cells).items())),
         known=sum(bool(cell.known) for cell in cells),
@@ -40,14 +46,30 @@ def conclude(
     return [*found, run]
 
 
-def _verdicts(records: Iterable[AnyRecord]) -> Iterable[Verdict]:
+def _verdicts(records: Sequence[AnyRecord]) -> Iterable[Verdict]:
+    # Beside cells, whose reference judged what a relation's bounds are too wide for, it need not be conclusive.
+    beside = any(isinstance(record, CellRecord) and record.verdict == "passed" for record in records)
     for record in records:
         if isinstance(record, CellRecord | StabilityRecord) and not record.known:
             yield record.verdict
-        # A file that is as asked proves nothing of its numbers: it does not pass a run, but it can fail it.
-        # The same holds for the chapter's statements.
-        if isinstance(record, ArtifactRecord | ClaimRecord) and record.verdict != "passed":
+        if isinstance(record, RelationRecord) and _counts(record, beside=beside):
             yield record.verdict
+        # A file that is as asked proves nothing of its numbers: it does not pass a run, but it can fail it.
+        # The same holds for a softmax alone, and for the chapter's statements.
+        if (
+            isinstance(record, HeadroomRecord)
+            and record.verdict in ("failed", "errored")
+            and not record.known
+        ):
+            yield record.verdict
+        if isinstance(record, ArtifactRecord) and record.verdict != "passed":
+            yield record.verdict
+        if isinstance(record, ClaimRecord) and record.verdict != "passed" and not record.known:
+            yield record.verdict
+
+
+def _counts(record: RelationRecord, *, beside: bool) -> bool:
+    return record.counts and not record.known and not (beside and record.verdict == "inconclusive")
 
 
 def _absent(records: Sequence[AnyRecord], name: str) -> str | None:
@@ -55,7 +77,7 @@ def _absent(records: Sequence[AnyRecord], name: str) -> str | None:
     ran: dict[str, bool] = {}
     reason = "it was not among the runtimes of this run"
     for record in records:
-        if isinstance(record, CellRecord):
+        if isinstance(record, CellRecord | RelationRecord):
             mine = record.runtime == name
             did_run = mine and record.verdict in ("passed", "failed", "errored", "inconclusive")
             ran[record.artifact_sha256] = ran.get(record.artifact_sha256, False) or did_run
@@ -64,19 +86,29 @@ def _absent(records: Sequence[AnyRecord], name: str) -> str | None:
     return None if ran and all(ran.values()) else reason
 
 
-def _absent_record(name: str, reason: str) -> FindingRecord:
-    item = finding("OA804", f"{name} was required and did not run: {reason}")
+def _elsewhere(records: Sequence[AnyRecord], name: str) -> str:
+    """Return what floating-point work of a runtime another provider did, "" if none is known."""
+    found = (record for record in records if isinstance(record, FindingRecord) and record.runtime == name)
+    return next((record.message for record in found if record.code == "OA204"), "")
+
+
+def _about(code: str, name: str, text: str) -> FindingRecord:
+    item = finding(code, text)
     return FindingRecord(
         code=item.code, severity=item.severity, message=item.message, next_step=item.next_step, runtime=name
     )
 
 
-def _reason(records: Sequence[AnyRecord], verdict: Verdict, absent: dict[str, str]) -> str:
-    if absent and verdict in ("passed", "inconclusive"):
-        return "; ".join(f"{name} was required and did not run: {reason}" for name, reason in absent.items())
+def _reason(records: Sequence[AnyRecord], verdict: Verdict, lacking: dict[str, str]) -> str:
+    if lacking and verdict in ("passed", "inconclusive"):
+        return "; ".join(lacking.values())
     if verdict == "inconclusive":
         reasons = dict.fromkeys(
-            record.reason for record in records if isinstance(record, CellRecord) and record.reason
+            record.reason
+            for record in records
+            if isinstance(record, CellRecord | RelationRecord)
+            and record.verdict != "passed"
+            and record.reason
         )
         return "; ".join(reasons) or "nothing was verified"
     return ""

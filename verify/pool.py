@@ -18,12 +18,10 @@ from onnx_attest.export.api import ExportFailure
 from onnx_attest.verify.engine import Step
 from onnx_attest.verify.records import AnyRecord, read_records
 from onnx_attest.verify.task import EXPORT, Dead, Task, failed_export
-from onnx_attest.verify.workers.child import Child
+from onnx_attest.verify.workers.child import Child, Limits, usual_limits
 from onnx_attest.verify.workers.verification import Answer, Done, Request, Taken
 
 _WORKER = (sys.executable, "-m", "onnx_attest.verify.workers.verification")
-SILENCE_S = 300.0
-"""A step that takes longer is taken for a hang; the longest of the catalogue, an export, takes a few seconds."""
 _MOST_PROCESSES = 8  # each holds torch and ONNX Runtime, about a gigabyte
 
 
@@ -37,19 +35,19 @@ def run_tasks(
     *,
     processes: int | None = None,
     on_step: Callable[[str], None] = lambda step: None,
-    silence_s: float = SILENCE_S,
+    limits: Limits | None = None,
     worker: Sequence[str] = _WORKER,
 ) -> Iterator[list[AnyRecord]]:
     """Yield the records of each task, in the order of the tasks.
 
-    A runtime whose process dies, or says nothing for `silence_s`, is errored for that artifact, with what is known of
-    the end; the task is then begun again without it.
+    A runtime whose process dies, or takes more than it may, is errored for that artifact, with what is known of the end;
+    the task is then begun again without it.
 
     Args:
         tasks: what to do.
         processes: how many at a time; by default one a core. The cores are shared out among them.
         on_step: told what is going on.
-        silence_s: after which a process is killed.
+        limits: of each step, and of a process.
         worker: command of a process; another one only in tests.
 
     Raises:
@@ -57,8 +55,12 @@ def run_tasks(
     """
     count = max(1, min(processes or min(cores(), _MOST_PROCESSES), len(tasks)))
     threads = max(1, cores() // count)
+    limits = limits or usual_limits()
     with TemporaryDirectory(prefix="onnx-attest-tasks-") as name, ExitStack() as stack:
-        made = (Child(worker, threads, Path(name) / f"stderr-{index}.txt") for index in range(count))
+        made = (
+            Child(worker, threads, Path(name) / f"stderr-{index}.txt", memory_bytes=limits.memory_bytes)
+            for index in range(count)
+        )
         children = [stack.enter_context(child) for child in made]
         idle: SimpleQueue[Child] = SimpleQueue()
         for child in children:
@@ -68,7 +70,7 @@ def run_tasks(
             child = idle.get()
             try:
                 records = Path(name) / f"records-{number}.jsonl"
-                return _Attempts(child, records, on_step, silence_s).run(task)
+                return _Attempts(child, records, on_step, limits.time_s).run(task)
             finally:
                 idle.put(child)
 

@@ -20,6 +20,12 @@ SCHEMA = 1
 Verdict = Literal["passed", "failed", "inconclusive", "skipped", "errored"]
 
 
+Profile = Literal["one large", "all equal", "given"]
+"""Of the logits of a row: one beside zeros, all the same, or those of a case."""
+AskedBy = Literal["contract", "graph in float64", ""]
+"""Who says that a relation has to hold; "": nobody."""
+
+
 class CaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One set of inputs, enough of it to make them again.
 
@@ -60,6 +66,7 @@ class EnvironmentRecord(Record, tag="environment", frozen=True, kw_only=True):
         packages: installed version of each package that can influence a number.
         runtimes: why each runtime is usable ("") or not (the reason).
         variables: the environment variables that influence numbers or threads.
+        gpus: NVIDIA's, each with its driver, as nvidia-smi names them.
     """
 
     onnx_attest: str
@@ -75,6 +82,7 @@ class EnvironmentRecord(Record, tag="environment", frozen=True, kw_only=True):
     variables: dict[str, str]
     command: tuple[str, ...]
     recorded_at: str
+    gpus: tuple[str, ...] = ()
 
 
 class ArtifactRecord(Record, tag="artifact", frozen=True, kw_only=True):
@@ -104,6 +112,7 @@ class CellRecord(Record, tag="cell", frozen=True, kw_only=True):
     Attributes:
         arithmetic: the profile that the bound was made for.
         known: the public issue, or `counter-example`, if a failure was expected; it does not count then.
+        session: what else the runtime's session says of how it runs: precision, threads.
         gates: for each gate its numbers; `proof` has max_err_over_tau, `noise` RMS z and the largest |z| with their
             limits, `direction` the size of each fault looked for, its t, and the least size that is told. A gate that was not held has no entry.
         effective_bits: p - log2(RMS z), p being the bits of the declared format; p or more: it computes in more.
@@ -128,6 +137,7 @@ class CellRecord(Record, tag="cell", frozen=True, kw_only=True):
     provider_requested: tuple[str, ...] = ()
     provider_used: tuple[str, ...] = ()
     nodes_by_provider: dict[str, int] = {}
+    session: dict[str, str] = {}
     gates: dict[str, dict[str, float | None]] = {}
     effective_bits: float | None = None
     ran_as: str | None = None
@@ -192,6 +202,93 @@ class StabilityRecord(Record, tag="stability", frozen=True, kw_only=True):
     findings: tuple[str, ...] = ()
 
 
+class HeadroomRecord(Record, tag="headroom", frozen=True, kw_only=True):
+    """Where one softmax of a file, cut out as a graph of its own, breaks on one runtime as its logits grow.
+
+    Broken is a row of weights that is not finite, or does not sum to one within the rounding of a sum.
+
+    Attributes:
+        softmax: name of the node that gives the weights.
+        form: its operators.
+        shifted: whether each row's maximum is subtracted before the exponential.
+        keys: in a row.
+        profile: of the logits in a row; `given` are those of the case, scaled.
+        kept: dtype that exponentials and their sum are kept in, seen from the weights.
+        predicted_logit: largest logit of the row that breaks first, by formula from `kept` and the logits; None if no
+            number of the dtype breaks it.
+        broke_at_logit: the same as measured; None if it did not break up to `tried_to_logit`.
+        given_largest_logit: of the case's logits that no mask hides; None if they are not known.
+        headroom_log2: log2 of the factor from the given logits to the break; of the profiles that are not the given
+            one, from the largest given logit. None where there is no break, or no positive logit to start from.
+        agrees: whether prediction and measurement are within 1 %; None if nothing was measured.
+    """
+
+    model: str
+    variant: str
+    opset: int | None
+    dtype: str
+    artifact_sha256: str
+    runtime: str
+    case: CaseRecord
+    softmax: str
+    form: str
+    shifted: bool
+    verdict: Verdict
+    reason: str = ""
+    known: str = ""
+    profile: Profile | None = None
+    keys: int | None = None
+    kept: str = ""
+    predicted_logit: float | None = None
+    broke_at_logit: float | None = None
+    tried_to_logit: float | None = None
+    given_largest_logit: float | None = None
+    headroom_log2: float | None = None
+    agrees: bool | None = None
+    findings: tuple[str, ...] = ()
+
+
+class RelationRecord(Record, tag="relation", frozen=True, kw_only=True):
+    """One relation between a runtime's own outputs, on one small case (docs/relations.md).
+
+    Attributes:
+        exactness: how exact it has to be: `bitwise`, `rounding` (within the sum of the bounds of both runs), or
+            `reported`: a semantic choice, not judged.
+        asked_by: who says that it has to hold: `contract`, `graph in float64`, or "": nobody, then what was found is a
+            fact about the file on this runtime, and its verdict does not count.
+        holds: `bitwise`, `rounding`, `no`, or `unknown`: not bit by bit, and no bound says anything.
+        runs: of the file, the first one included.
+        elements, differing: how many were compared, and how many are not the same bits.
+    """
+
+    model: str
+    variant: str
+    opset: int | None
+    dtype: str
+    artifact_sha256: str
+    runtime: str
+    relation: str
+    exactness: Literal["bitwise", "rounding", "reported"]
+    asked_by: AskedBy
+    case: CaseRecord
+    arithmetic: str
+    verdict: Verdict
+    reason: str = ""
+    known: str = ""
+    holds: Literal["bitwise", "rounding", "no", "unknown"]
+    runs: int
+    elements: int
+    differing: int
+    max_difference: float | None = None
+    max_difference_over_bound: float | None = None
+    findings: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> bool:
+        """Whether its verdict is one of the run's; that the same inputs give the same bits proves nothing alone."""
+        return bool(self.asked_by) and not (self.relation == "run-twice" and self.verdict == "passed")
+
+
 class LatencyRecord(Record, tag="latency", frozen=True, kw_only=True):
     """Timings of one artifact on one runtime at one shape; raw samples, statistics are derived from them."""
 
@@ -218,6 +315,7 @@ class ClaimRecord(Record, tag="claim", frozen=True, kw_only=True):
 
     Attributes:
         claim: the statement's number in the chapter.
+        known: the public issue, if the runtime was expected to fail; it does not count then.
         setting: what was varied, `d_k 64` or `1024 equal scores` for example.
         measured: what was measured, by a name that says the unit; None where there is no number, and `reason` says why.
     """
@@ -226,6 +324,7 @@ class ClaimRecord(Record, tag="claim", frozen=True, kw_only=True):
     runtime: str
     verdict: Verdict
     reason: str = ""
+    known: str = ""
     dtype: str = "float32"
     model: str = ""
     setting: str = ""
@@ -283,6 +382,65 @@ class PowerRecord(Record, tag="power", frozen=True, kw_only=True):
     strongest_survivor: float | None = None
 
 
+Outcome = Literal["right", "wrong", "refused", "crashed", "inconclusive"]
+"""Of a conformance case: as defined, not so, an exception, the end of the process, ran and nothing could be said."""
+
+
+class SmallestRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The smallest input found that still shows what a runtime does with a case.
+
+    Attributes:
+        model: its nodes in ONNX's text form; how many, if they are more than a few.
+        inputs: each as text, its dtype and shape first.
+        reason: what the runtime does with it.
+        ratio: of the error to its bound, None where there is no bound or no difference.
+    """
+
+    model: str
+    inputs: dict[str, str]
+    reason: str
+    ratio: float | None = None
+
+
+class ConformanceRecord(Record, tag="conformance", frozen=True, kw_only=True):
+    """One case, of ONNX's suite or beyond it, on one runtime (`onnx-attest conformance`).
+
+    Attributes:
+        origin: `onnx` for ONNX's own suite, `beyond` for the cases of this package.
+        form: `operator`, or `expanded`: its function body in its place.
+        features: what the case asks of the operator; rows of the matrix.
+        arithmetic: the profile that the bound was made for.
+        reason: what is wrong, or the runtime's own words.
+        reference: whose word it is: the oracle's on the `operator` or on the `expanded` graph; `second-hand`: nobody's
+            but the case's own expected outputs; `none`.
+        oracle_lacks: why the oracle has no word on the case's own graph, "" if it has.
+        max_err_over_tau: None where there is no bound, or a form gate failed before.
+        by_tolerance: whether the outputs are within the tolerance that ONNX gives the case: `within`, `beyond`, `none`.
+        case_at_odds: how the case's expected outputs differ from the oracle's, "" if they agree.
+        smallest: the smallest input that shows it; None where none was looked for, since all is right or another case
+            of the same kind has it.
+    """
+
+    case: str
+    origin: Literal["onnx", "beyond"]
+    operator: str
+    form: Literal["operator", "expanded"]
+    features: tuple[str, ...]
+    opset: int
+    dtype: str
+    runtime: str
+    runtime_version: str
+    arithmetic: str
+    outcome: Outcome
+    reason: str = ""
+    reference: Literal["operator", "expanded", "second-hand", "none"]
+    oracle_lacks: str = ""
+    max_err_over_tau: float | None = None
+    by_tolerance: Literal["within", "beyond", "none"] = "none"
+    case_at_odds: str = ""
+    smallest: SmallestRecord | None = None
+
+
 class FindingRecord(Record, tag="finding", frozen=True, kw_only=True):
     """A coded statement with its evidence and the next step."""
 
@@ -313,14 +471,40 @@ class RunRecord(Record, tag="run", frozen=True, kw_only=True):
     duration_s: float
 
 
+class EvidenceRecord(Record, tag="evidence", frozen=True, kw_only=True):
+    """What one CUDA runtime of another machine made of the files of this run; no part of this run's verdict.
+
+    Attributes:
+        machine: the folder of its records.
+        recorded_at: the day.
+        files, of_files: how many of this run's files it ran, by their digests.
+        cells: how many of each verdict, known failures apart.
+        ran_as: how many cells showed which arithmetic.
+    """
+
+    machine: str
+    gpus: tuple[str, ...]
+    recorded_at: str
+    runtime: str
+    runtime_version: str
+    files: int
+    of_files: int
+    cells: dict[str, int]
+    ran_as: dict[str, int]
+
+
 AnyRecord = (
     EnvironmentRecord
+    | EvidenceRecord
     | ArtifactRecord
     | CellRecord
     | StabilityRecord
+    | HeadroomRecord
+    | RelationRecord
     | LatencyRecord
     | ClaimRecord
     | PowerRecord
+    | ConformanceRecord
     | FindingRecord
     | RunRecord
 )

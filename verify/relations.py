@@ -9,7 +9,7 @@ runtime.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx_attest.models.contract import Contract
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.oracle.bounded import Bounded, is_floating
-from onnx_attest.verify.runtimes.base import Session, Tensors
+from onnx_attest.verify.runtimes.base import ProcessDiedError, Session, Tensors
 
 Arrays = Mapping[str, NDArray[Any]]
 _FACTORS = (1.0, -1.0, 2.0, 0.5)
@@ -70,12 +70,14 @@ class Relations:
         self._relations = [Relation("run twice", dict(inputs), dict.fromkeys(exact, 1.0), {})]
         for name, changed in _scalings(contract, inputs):
             self._add(_relation(name, changed, exact, evaluate(changed)))
-        # What depends on what is a matter of the graph and its masks, not of numbers that happen to be alike.
+        # What depends on what is a matter of the graph and its masks, not of numbers that happen to be alike: those of
+        # the case alike at every key, or generic ones below zero that a ReLU makes one. So it has to hold for both.
         generic = _generic(contract, inputs)
         before = evaluate(generic)
         replaced = zip(_replaced(contract, inputs), _replaced(contract, generic), strict=True)
         for (name, changed), (_, other) in replaced:
-            self._add(_relation(name, changed, before, evaluate(other)))
+            if (relation := _relation(name, changed, before, evaluate(other))) is not None:
+                self._add(_of_both(relation, _relation(name, changed, exact, evaluate(changed))))
 
     def _add(self, relation: Relation | None) -> None:
         if relation is not None:
@@ -90,11 +92,17 @@ class Relations:
         return iter(self._relations)
 
     def check(self, session: Session, outputs: Arrays) -> list[Finding]:
-        """Return what a runtime breaks; `outputs` is what it gave for the case."""
+        """Return what a runtime breaks; `outputs` is what it gave for the case.
+
+        Raises:
+            ProcessDiedError: it took its process along.
+        """
         found = []
         for relation in self._relations:
             try:
                 after = session.run(relation.inputs)
+            except ProcessDiedError:
+                raise
             except Exception as error:  # noqa: BLE001 - it ran a moment ago, at the same sizes
                 found.append(finding("OA501", f"{relation.name}: raised {type(error).__name__}: {error}"))
                 continue
@@ -159,7 +167,8 @@ def _replaced(contract: Contract, inputs: Tensors) -> Iterator[tuple[str, Tensor
             array = inputs[name].copy()
             last = (slice(None),) * at + (-1,)
             # Other numbers of about the same size: the entry before it, the other way round.
-            array[last] = -np.take(array, -2, axis=at) * array.dtype.type(3)
+            with np.errstate(over="ignore"):
+                array[last] = -np.take(array, -2, axis=at) * array.dtype.type(3)
             changed[name] = array
         yield f"the last entry of {axis} replaced", changed
 
@@ -181,6 +190,23 @@ def _relation(
         if same.any():
             untouched[output] = same
     return Relation(name, changed, factors, untouched) if factors or untouched else None
+
+
+def _of_both(a: Relation, b: Relation | None) -> Relation | None:
+    """Return what two relations about the same inputs have in common, None if that is nothing."""
+    if b is None:
+        return None
+    factors = {name: factor for name, factor in a.factors.items() if b.factors.get(name) == factor}
+    names = [name for name in _unchanged(a) if name in _unchanged(b) and name not in factors]
+    common = {name: np.logical_and(_unchanged(a)[name], _unchanged(b)[name]) for name in names}
+    untouched = {name: where for name, where in common.items() if where.any()}
+    return replace(a, factors=factors, untouched=untouched) if factors or untouched else None
+
+
+def _unchanged(relation: Relation) -> dict[str, NDArray[np.bool_]]:
+    """Return the elements that stay as they are: all of an output whose factor is 1."""
+    whole = {name: np.ones((), bool) for name, factor in relation.factors.items() if factor == 1.0}
+    return {**whole, **relation.untouched}
 
 
 def _factor(one: Bounded, other: Bounded) -> float | None:

@@ -27,6 +27,7 @@ class Signature:
 
     Attributes:
         folder: where tensors are that lie beside the file, if they are too large to be held, see `weights.LARGE`.
+        as_in_file: the model holds what the file's own bytes say, and no tensor from beside it.
         contract: the manifest's, if it is about this file's inputs; else one guessed from names, dtypes and axes.
     """
 
@@ -35,6 +36,7 @@ class Signature:
     contract: Contract
     dtypes: dict[str, np.dtype[Any]]
     folder: Path
+    as_in_file: bool
 
     def in_multiples_of(self, granularity: int) -> Signature:
         """Return the same with every size but those of batches in multiples of a number."""
@@ -60,11 +62,13 @@ def read_signature(artifact: Artifact) -> Signature:
     Raises:
         UsageError: the file is not ONNX, is truncated, breaks the rules of ONNX, or takes what cannot be fed.
     """
-    model = _load(artifact.path)
+    model, as_in_file = _load(artifact.path)
     got = observe(model)
     dtypes = dtypes_of((*model.graph.input, *model.graph.output))
     kinds = {name: _kind(name, dtypes.get(name)) for name in (*got.inputs, *got.outputs)}
-    return Signature(model, got, _contract(artifact, model, got, kinds), dtypes, artifact.path.parent)
+    return Signature(
+        model, got, _contract(artifact, model, got, kinds), dtypes, artifact.path.parent, as_in_file
+    )
 
 
 def _contract(artifact: Artifact, model: onnx.ModelProto, got: Got, kinds: dict[str, str]) -> Contract:
@@ -77,7 +81,26 @@ def _contract(artifact: Artifact, model: onnx.ModelProto, got: Got, kinds: dict[
         if manifest is not None and manifest.sha256 == artifact.sha256:
             _refuse_other_dtypes(artifact.path, manifest.contract, kinds)
         return _guess_contract(artifact.path, model, got, kinds)
-    return manifest.contract
+    return _completed(manifest.contract, model)
+
+
+def _completed(contract: Contract, model: onnx.ModelProto) -> Contract:
+    """Return a contract with what the graph shows of integers that it says nothing of: see `TensorSpec.below`."""
+    open_ = {
+        spec.name
+        for spec in contract.inputs
+        if spec.below is None and spec.role == "data" and spec.dtype not in ("float", "bool")
+    }
+    if not open_:
+        return contract
+    uses = Uses(model)
+    inputs = tuple(
+        guess_input(spec.name, spec.axes, spec.dtype, **vars(uses.of(spec.name)))
+        if spec.name in open_
+        else spec
+        for spec in contract.inputs
+    )
+    return msgspec.structs.replace(contract, inputs=inputs)
 
 
 def _refuse_other_dtypes(path: Path, contract: Contract, kinds: dict[str, str]) -> None:
@@ -99,12 +122,14 @@ def _family(dtype: str) -> str:
     return "float" if "float" in dtype else dtype
 
 
-def _load(path: Path) -> onnx.ModelProto:
+def _load(path: Path) -> tuple[onnx.ModelProto, bool]:
+    """Return the model, with what lies beside it unless that is too much, and whether nothing was added to it."""
     hint = f"{path} is not a complete ONNX file"
     try:
         # By default onnx goes by the file's name: .json and .onnxtxt would be read as text.
         model = onnx.load(path, format="protobuf", load_external_data=False)
-        if beside(model) <= LARGE:
+        as_in_file = not 0 < beside(model) <= LARGE
+        if not as_in_file:
             onnx.load_external_data_for_model(model, str(path.parent))
         onnx.checker.check_model(str(path))  # by path: external data is checked too, and 2 GB is no limit
     except (DecodeError, UnicodeDecodeError) as error:
@@ -122,7 +147,7 @@ def _load(path: Path) -> onnx.ModelProto:
         raise UsageError(f"{hint}: its graph has no output; was it truncated, or is it another format?")
     if garbled := [name for name in _names(model.graph) if not isinstance(name, str)]:
         raise UsageError(f"{hint}: the name {garbled[0]!r} is not text; was it damaged? Export it again")
-    return model
+    return model, as_in_file
 
 
 def _first_line(error: Exception) -> str:

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from onnx_attest.models.contract import Contract, TensorSpec
 from onnx_attest.verify.arithmetic import Arithmetic, largest_of
-from onnx_attest.verify.blame import MODULE
+from onnx_attest.verify.blame import COMPILED, EAGER
 from onnx_attest.verify.cases import allowed_by
 from onnx_attest.verify.cell import Stage, Subject, describe
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.oracle.graph import Evaluation
 from onnx_attest.verify.oracle.program import AttentionSeen
 from onnx_attest.verify.records import CaseRecord, StabilityRecord, Verdict, finite
-from onnx_attest.verify.runtimes.base import Session, Tensors
+from onnx_attest.verify.runtimes.base import ProcessDiedError, Session, Tensors
 from onnx_attest.verify.softmax import Stability, find, measure
 
 
@@ -59,7 +59,9 @@ def direct_look(contract: Contract, attentions: Sequence[AttentionSeen], runtime
     returned = tuple(spec.name for spec in contract.outputs if spec.role == "weights")
     if len(returned) == len(attentions):
         return Look("output", returned)
-    return Look("identity") if runtime == MODULE else None
+    if runtime == COMPILED:
+        return Look("none", reason="what torch.compile made of the module cannot be listened to")
+    return Look("identity") if runtime in EAGER else None
 
 
 def look_at_softmax(
@@ -78,6 +80,8 @@ def look_at_softmax(
         return [_unseen(fields, "skipped", look.reason) for fields in common]
     try:
         weights = _weights(look, stage.session, inputs, outputs)
+    except ProcessDiedError as error:
+        return [_unseen(fields, "errored", str(error)) for fields in common]
     except Exception as error:  # noqa: BLE001 - the outputs were judged; that the softmax is not seen is said
         return [_unseen(fields, "skipped", describe(error)) for fields in common]
     if len(weights) != len(common):

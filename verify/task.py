@@ -11,7 +11,8 @@ from onnx_attest.errors import UnwritableError, UsageError
 from onnx_attest.export.api import ExportFailure, export_entry
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.models.entry import Entry, resolve
-from onnx_attest.verify.claims.experiments import CLAIMS, run_claims
+from onnx_attest.verify.claims import CLAIMS
+from onnx_attest.verify.claims.experiments import run_claims
 from onnx_attest.verify.engine import Plan, Step, verify_artifact
 from onnx_attest.verify.findings import finding
 from onnx_attest.verify.known import Known

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from onnx_attest.export.observe import STANDARD_DOMAINS
+from onnx_attest.verify.oracle.types import graphs_in
 
 _MOVING = frozenset({
     "Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Expand", "Flatten", "Split", "Concat",
@@ -30,6 +31,21 @@ _EMBEDDINGS = {0: 2, 1: 4, 8: 3}
 _WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 _ATTENTIONS = {"Attention": 3, "com.microsoft.Attention": 3, "com.microsoft.MultiHeadAttention": 4}
 """The input that is a mask."""
+_COUNTING = frozenset({
+    "Add", "Sub", "Mul", "Div", "Mod", "Neg", "Abs", "Sign", "Min", "Max", "Clip", "Where", "ReduceSum", "MatMulInteger",
+    "ConvInteger", "QLinearMatMul", "QLinearConv", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot",
+})  # fmt: skip
+"""They take any integer: as a number, never as a place or a size."""
+_DECIDING = frozenset({"Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "DequantizeLinear"})
+"""They do so too, and give no integers."""
+_SAID_WHERE = frozenset({
+    "Gather", "GatherElements", "GatherND", "Reshape", "Slice", "Expand", "Tile", "Pad", "Split", "Squeeze", "Unsqueeze",
+    "ReduceSum", "ScatterND", "ScatterElements",
+})  # fmt: skip
+"""Of these the first input is data; others are places, axes and sizes."""
+_BYTES = {onnx.TensorProto.UINT8: (0, 256), onnx.TensorProto.INT8: (-128, 128)}
+_NUMBERS = (-100, 101)
+_LENGTHS = (1, 17)
 
 
 @dataclass(frozen=True)
@@ -39,10 +55,12 @@ class Usage:
     Attributes:
         below: values from 0 up to here, not included, index a table within its size; None where none is indexed.
         masks: whether it decides which keys an attention may see.
+        least: the smallest of these values.
     """
 
     below: int | None = None
     masks: bool = False
+    least: int = 0
 
 
 class Uses:
@@ -58,7 +76,46 @@ class Uses:
 
     def of(self, name: str) -> Usage:
         """Return how an input is used."""
-        return Usage(self._below(name), self._masks(name))
+        below, masks = self._below(name), self._masks(name)
+        if below is None and (numbers := self._numbers(name, masks=masks)):
+            return Usage(numbers[1], masks, numbers[0])
+        return Usage(below, masks)
+
+    def _numbers(self, name: str, *, masks: bool) -> tuple[int, int] | None:
+        """Return from where up to where, not included, an input's integers may be anything, None if they may not."""
+        value = next((value for value in self._graph.input if value.name == name), None)
+        kind = value.type.tensor_type.elem_type if value else 0
+        axes = len(value.type.tensor_type.shape.dim) if value else 0
+        if kind not in (*_WHOLE, *_BYTES) or "mask" in name.lower() or (masks and axes > 1):
+            return None
+        divides = self._only_counts(name)
+        if divides is None:
+            return None
+        if masks or divides:  # lengths of sequences, and what nothing may be divided by if it is zero
+            return _LENGTHS
+        return _BYTES.get(kind, _NUMBERS)
+
+    def _only_counts(self, name: str) -> bool | None:
+        """Return whether something is divided by a value that is only computed with, None if it is more than that."""
+        if name in self._inside:
+            return None
+        divides = False
+        reached, seen = [name], {name}
+        while reached:
+            for node, place in self._consumers.get(reached.pop(), []):
+                if not _takes_any(node, place):
+                    return None
+                divides |= node.op_type in ("Div", "Mod") and place == 1
+                fresh = [output for output in node.output if output and output not in seen]
+                seen.update(fresh)
+                reached += fresh if _gives_integers(node) else []
+        return divides
+
+    @cached_property
+    def _inside(self) -> set[str]:
+        """The names that graphs inside this one use."""
+        inner = [graph for graph in graphs_in(self._graph) if graph is not self._graph]
+        return {name for graph in inner for node in graph.node for name in node.input}
 
     @cached_property
     def _constants(self) -> Mapping[str, onnx.TensorProto]:
@@ -147,6 +204,19 @@ class Uses:
             if node.op_type == "Softmax":
                 found |= set(_behind(node.input[0], makers))
         return found
+
+
+def _takes_any(node: onnx.NodeProto, place: int) -> bool:
+    """Whether a node takes any integer as one of its inputs, as data."""
+    if node.domain not in STANDARD_DOMAINS or (node.op_type in _SAID_WHERE and place > 0):
+        return False
+    return node.op_type in _MOVING | _COUNTING | _DECIDING
+
+
+def _gives_integers(node: onnx.NodeProto) -> bool:
+    """Whether a node gives integers where it is given some: a float, or a truth, is no place in a table."""
+    to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
+    return node.op_type not in _DECIDING and (node.op_type != "Cast" or to in (*_WHOLE, *_BYTES))
 
 
 def _behind(name: str, makers: Mapping[str, onnx.NodeProto]) -> Iterator[str]:

@@ -104,7 +104,11 @@ def feed(signature: Any, shapes: Mapping[str, str], rng: np.random.Generator) ->
         axes = [int(n) for n in shapes[spec.name].split(",")] if spec.name in shapes else spec.axes
         dtype = signature.dtypes[spec.name]
         shape = [axis if isinstance(axis, int) else signature.contract.traced[axis] for axis in axes]
-        numbers = rng.standard_normal(shape) if spec.dtype == "float" else rng.integers(0, spec.below, shape)
+        numbers = (
+            rng.standard_normal(shape)
+            if spec.dtype == "float"
+            else rng.integers(spec.least, spec.below, shape)
+        )
         inputs[spec.name] = np.asarray(numbers, dtype)
     return inputs
 

@@ -1,5 +1,5 @@
 """The chapter's statements as experiments, each with a number, on every runtime."""
 
-from onnx_attest.verify.claims.statements import STATEMENTS
+from onnx_attest.verify.claims.statements import CLAIMS, STATEMENTS
 
-__all__ = ["STATEMENTS"]
+__all__ = ["CLAIMS", "STATEMENTS"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,6 @@ from onnx_attest.verify.oracle.bounded import exact
 Array = NDArray[Any]
 _SDS = 4.0
 _AGREES = 0.01
-_ROUNDED_RIGHTLY = 0.99
 _SOLVED, _STALLED = 0.9, 0.5
 
 
@@ -105,20 +104,6 @@ def row_sums(weights: Array, arithmetic: Arithmetic) -> Measured:
     limit = row_limit(weights.shape[-1], arithmetic)
     numbers: dict[str, float | None] = {"row_sum_err_u": error / u, "limit_u": limit / u}
     return Measured(numbers, "" if error <= limit else f"a row sums to 1 only within {error:.3g}")
-
-
-def kept_in(weights: Array, exact_weights: Sequence[NDArray[np.float64]]) -> str:
-    """Return the format that the exponentials are kept in, seen from weights of a short dtype.
-
-    Kept longer than the weights themselves, nearly every weight is the exact one rounded once; else the roundings of
-    exponential, sum and quotient add up, and every second one is another number. The exact ones are given twice: from
-    exact scores, and from scores stored in the short dtype.
-    """
-    dtype = weights.dtype.name
-    if dtype not in ("float16", "bfloat16"):
-        return dtype
-    rightly = max(float((weights == each.astype(weights.dtype)).mean()) for each in exact_weights)
-    return "float32" if rightly >= _ROUNDED_RIGHTLY else dtype
 
 
 LARGEST = {"float16": PROFILES["fp16-unfused"].largest, "float32": PROFILES["fp32"].largest}

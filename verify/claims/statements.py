@@ -17,6 +17,9 @@ class Statement(NamedTuple):
     shown: str
 
 
+CLAIMS = "the chapter's claims"
+"""What records and known.toml call the experiments, where an artifact has a model's name."""
+
 STATEMENTS = {
     1: Statement(
         "Entry (i, j) of Q K^T is the dot product of query i and key j; a larger one means closer directions.",

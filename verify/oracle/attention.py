@@ -9,12 +9,15 @@ saturates. `softmax` keeps p and theta, `weighted_sum` uses them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
+from onnx_attest.verify.oracle import blocks
+from onnx_attest.verify.oracle.blocks import in_blocks
 from onnx_attest.verify.oracle.bounded import (
     FUNCTION_VARIANCE,
     KAPPA,
@@ -32,6 +35,7 @@ from onnx_attest.verify.oracle.bounded import (
 _SECOND_ORDER = 2.0**-20
 # Cancellation in p V^2 - o^2, evaluated in float64.
 _CANCELLATION = 8 * 2.0**-53
+_SHORT_SERIES = 2.0**-5
 TANH_ERROR = 8.0
 """Absolute error of a runtime's tanh in units of u; the rational approximations in use are within a few ulp of 1."""
 
@@ -101,7 +105,26 @@ def softmax(logits: Bounded, arithmetic: Arithmetic) -> Bounded:
     """
     if arithmetic.kernel is not None:
         return Bounded(arithmetic.kernel.softmax(logits.value))
-    value = logits.value
+    weights, theta, weighted_theta, masked, normaliser, v, error, variance = in_blocks(
+        partial(_rows, arithmetic=arithmetic), (logits.value, logits.error, logits.variance), whole_axes=1
+    )
+    facts = SoftmaxFacts(
+        weights,
+        theta,
+        weighted_theta,
+        logits.value,
+        logits.magnitude,
+        masked,
+        normaliser,
+        v,
+    )
+    return Bounded(weights, error, softmax=facts, variance=variance)
+
+
+def _rows(
+    value: Floats, error: Floats | None, given: Floats | None, *, arithmetic: Arithmetic
+) -> tuple[Floats | NDArray[np.bool_] | None, ...]:
+    """Return what `softmax` keeps of rows of logits with their errors and variances, and the weights' own."""
     top = value.max(-1, keepdims=True, initial=-np.inf)
     with np.errstate(invalid="ignore"):
         shifted = value - top  # NaN in an empty row
@@ -109,42 +132,57 @@ def softmax(logits: Bounded, arithmetic: Arithmetic) -> Bounded:
     total = exponentials.sum(-1, keepdims=True)
     weights = exponentials / total
     masked = value < arithmetic.masked_below
-    keys = (~masked).sum(-1, keepdims=True)
+    keys = value.shape[-1] - masked.sum(-1, keepdims=True)
     keys = np.where(keys == 0, value.shape[-1], keys)  # a row masked with finite numbers is summed whole
     rescalings = _rescalings(value.shape[-1], arithmetic)
-    logit_error = np.where(np.isfinite(value), logits.errors(), 0.0)
+    finite = np.isfinite(value)
+    logit_error = 0.0 if error is None else np.where(finite, error, 0.0)
     W = _exponent_error(logit_error, shifted, rescalings, arithmetic)
-    # Infinite only where a finite mask leaves a weight of 0, or where the bound says nothing and the hull does.
-    with np.errstate(over="ignore", invalid="ignore"):
-        theta = np.expm1(W)
-        raised = (np.exp(shifted + W) - exponentials) / total
-        # The first form does not cancel, the second does not underflow.
-        weighted = np.where(exponentials > 0, weights * theta, raised)
+    theta = _beyond_one(W)
+    with np.errstate(invalid="ignore"):
+        weighted = weights * theta
+    underflown = (exponentials == 0) & finite
+    if underflown.any():
+        # Infinite only where a finite mask leaves a weight of 0, or where the bound says nothing and the hull does.
+        with np.errstate(over="ignore", invalid="ignore"):
+            raised = np.exp(shifted + W) / total
+        weighted = np.where(underflown, raised, weighted)  # there e^(l + W) does not underflow
     facts = SoftmaxFacts(
         weights=weights,
         theta=theta,
-        weighted_theta=np.where(np.isfinite(value), weighted, np.where(np.isnan(weights), np.nan, 0.0)),
+        weighted_theta=np.where(finite, weighted, np.where(np.isnan(weights), np.nan, 0.0)),
         logits=value,
-        magnitude=logits.magnitude,
+        magnitude=None,
         masked=masked,
         normaliser=_normaliser_error(keys, rescalings, arithmetic),
-        variance=_exponent_variance(logits, shifted, arithmetic),
+        variance=_exponent_variance(given, shifted, arithmetic),
     )
-    return Bounded(
+    return (
         weights,
+        theta,
+        facts.weighted_theta,
+        masked,
+        facts.normaliser,
+        facts.variance,
         _weight_error(facts, arithmetic),
-        softmax=facts,
-        variance=_weight_variance(facts, arithmetic),
+        _weight_variance(facts, arithmetic),
     )
 
 
-def _exponent_variance(logits: Bounded, shifted: Floats, arithmetic: Arithmetic) -> Floats | None:
+def _beyond_one(W: Floats) -> Floats:
+    """Return e^W - 1: for small W its series up to W^5 / 60, which covers the rest of it by 1e-8 of the whole."""
+    if W.max(initial=0.0) <= _SHORT_SERIES:  # several times as fast
+        return np.asarray(W * (1 + W / 2 * (1 + W / 3 * (1 + W / 4 * (1 + 0.4 * W)))))
+    with np.errstate(over="ignore"):
+        return np.expm1(W)
+
+
+def _exponent_variance(given: Floats | None, shifted: Floats, arithmetic: Arithmetic) -> Floats | None:
     """Return v: the logits' own variance, the rounding of the shift, and the exponential's (NUMERICS.md section 2)."""
     if not arithmetic.deviations:
         return None
-    given = np.broadcast_to(logits.variances(), shifted.shape)
     known = np.isfinite(shifted)
-    v = given + arithmetic.u**2 * (KAPPA * shifted**2 + FUNCTION_VARIANCE)
+    v = (0.0 if given is None else given) + arithmetic.u**2 * (KAPPA * shifted**2 + FUNCTION_VARIANCE)
     return np.where(known, v, 0.0)
 
 
@@ -165,7 +203,7 @@ def with_policy(weights: Bounded, policy: str, arithmetic: Arithmetic) -> Bounde
     What a graph does there is an accident of how the exporter writes a mask; what the module does is its contract.
     """
     facts, keys = weights.softmax, weights.value.shape[-1]
-    fills = {"nan": np.nan, "zero": 0.0, "mean": 1.0 / keys}
+    fills = {"nan": np.nan, "zero": 0.0, "mean": 1.0 / max(keys, 1)}
     if facts is None or policy not in fills or not facts.empty.any():
         return weights
     fill, empty = fills[policy], facts.empty[..., None]
@@ -189,7 +227,9 @@ def _rescalings(keys: int, arithmetic: Arithmetic) -> int:
     return -(-keys // arithmetic.key_block)
 
 
-def _exponent_error(logit_error: Floats, shifted: Floats, rescalings: int, arithmetic: Arithmetic) -> Floats:
+def _exponent_error(
+    logit_error: Floats | float, shifted: Floats, rescalings: int, arithmetic: Arithmetic
+) -> Floats:
     """Return W: how far the exponent, and the exponential's own error, may be off."""
     u, c = arithmetic.u, arithmetic.c_exp
     distance = np.where(np.isfinite(shifted), -shifted, 0.0)
@@ -223,13 +263,13 @@ def weighted_sum(weights: Bounded, values: Bounded, arithmetic: Arithmetic) -> B
     facts = weights.softmax
     assert facts is not None
     p, V = facts.weights, values.value
-    o = np.matmul(p, V)
+    o = blocks.matmul(p, V)
     mean, G = facts.mean_theta, facts.normaliser
     cast = 2 * arithmetic.u_p * (1 + arithmetic.u_p)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         variance = _variance(p, V, o)
         N = _centred(facts, variance, _reach(V, o)) * (1 + G + cast)
-        N = N + (G * (1 + mean) + cast) * np.matmul(p, np.abs(V)) + G * (1 + mean) * np.abs(o)
+        N = N + (G * (1 + mean) + cast) * blocks.matmul(p, np.abs(V)) + G * (1 + mean) * np.abs(o)
         if values.error is not None:
             N = N + np.matmul(p + facts.weighted_theta, np.broadcast_to(values.error, V.shape)) * (1 + G)
         remaining = 1 - mean - G
@@ -249,15 +289,14 @@ def _output_variance(
     p, V = facts.weights, values.value
     a = arithmetic
     with np.errstate(invalid="ignore", over="ignore"):
-        p2 = np.where(np.isfinite(p), p * p, 0.0)
-        moving = p2 * facts.variance
+        p2, moving, p2_sum, moving_sum = _squares(p, facts.variance)
         V2 = V * V
-        spread = np.matmul(moving, V2) - 2 * o * np.matmul(moving, V) + o * o * moving.sum(-1, keepdims=True)
-        squares = np.matmul(p2, V2)
+        spread = blocks.matmul(moving, V2) - 2 * o * blocks.matmul(moving, V) + o * o * moving_sum
+        squares = blocks.matmul(p2, V2)
         keys = (~facts.masked).sum(-1, keepdims=True)
         keys = np.where(keys == 0, p.shape[-1], keys)  # a row without any key, if it is a mean, is one of all
         product = sum_variance(o, squares, keys, a)
-        normaliser = o * o * sum_variance(np.ones_like(o), p2.sum(-1, keepdims=True), keys, a)
+        normaliser = o * o * sum_variance(np.ones_like(o), p2_sum, keys, a)
         stored = 2 * KAPPA * (a.u_p**2 * squares + a.u_out**2 * o * o)
         whole = np.maximum(spread, 0.0) + product + normaliser + stored
         if values.variance is not None:
@@ -265,9 +304,20 @@ def _output_variance(
     return np.where(np.isfinite(whole) & np.isfinite(o), whole, 0.0)
 
 
+def _squares(p: Floats, v: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return p^2 where it is a number, p^2 v, and their sums over the keys."""
+
+    def of(p: Floats, v: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        p2 = np.where(np.isfinite(p), p * p, 0.0)
+        moving = p2 * v
+        return p2, moving, p2.sum(-1, keepdims=True), moving.sum(-1, keepdims=True)
+
+    return in_blocks(of, (p, v), whole_axes=1)
+
+
 def _variance(p: Floats, V: Floats, o: Floats) -> Floats:
     """Return sum_j p_j (V_j - o)^2, with what float64 may have lost in the difference."""
-    second = np.matmul(p, V * V)
+    second = blocks.matmul(p, V * V)
     return np.asarray(np.maximum(second - o * o, 0.0) + _CANCELLATION * second)
 
 
@@ -277,9 +327,15 @@ def _centred(facts: SoftmaxFacts, variance: Floats, reach: Floats) -> Floats:
     Keys whose exponential is known to a factor of two go through Cauchy-Schwarz. The others, among them those whose
     p underflows while p theta does not, enter with the farthest that any V_j is from o.
     """
-    p_theta, known = facts.weighted_theta, facts.theta <= 1
-    p_theta2 = np.where(known, p_theta * facts.theta, 0.0).sum(-1, keepdims=True)
-    unknown = np.where(known, 0.0, p_theta).sum(-1, keepdims=True)
+
+    def of(p_theta: Floats, theta: Floats) -> tuple[Floats, Floats]:
+        product, known = p_theta * theta, theta <= 1
+        if known.all():
+            return product.sum(-1, keepdims=True), np.zeros((*theta.shape[:-1], 1))
+        unknown = np.where(known, 0.0, p_theta).sum(-1, keepdims=True)
+        return np.where(known, product, 0.0).sum(-1, keepdims=True), unknown
+
+    p_theta2, unknown = in_blocks(of, (facts.weighted_theta, facts.theta), whole_axes=1)
     return np.asarray(np.sqrt(p_theta2 * variance) + np.where(unknown > 0, unknown * reach, 0.0))
 
 
@@ -294,8 +350,12 @@ def _condition(facts: SoftmaxFacts, variance: Floats, o: Floats) -> Floats | Non
     """Return s sum p |V - o||q||K| / |o| of each row, in the norm over the features; None without products."""
     if facts.magnitude is None:
         return None
-    magnitude = np.broadcast_to(facts.magnitude, facts.weights.shape)
-    second = np.where(facts.weights > 0, facts.weights * magnitude**2, 0.0).sum(-1)
+
+    def of(weights: Floats, magnitude: Floats) -> tuple[Floats]:
+        return (np.where(weights > 0, weights * magnitude**2, 0.0).sum(-1, keepdims=True),)
+
+    (seconds,) = in_blocks(of, (facts.weights, facts.magnitude), whole_axes=1)
+    second = np.asarray(seconds)[..., 0]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.sqrt(second * variance.sum(-1)) / np.sqrt((o * o).sum(-1)))
 

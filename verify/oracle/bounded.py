@@ -11,20 +11,25 @@ arithmetic has a kernel, the value itself is computed in it, rounded, and there 
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
+from onnx_attest.verify.oracle import blocks
+from onnx_attest.verify.oracle.blocks import Part, in_blocks
 
 if TYPE_CHECKING:
     from onnx_attest.verify.oracle.attention import SoftmaxFacts
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
+P = ParamSpec("P")
 KAPPA = 0.1804
 """Mean square of a rounding error relative to u x, for x with a log-uniform mantissa (NUMERICS.md section 2)."""
 FUNCTION_VARIANCE = 0.18 * 4
@@ -109,6 +114,35 @@ def is_floating(dtype: Any) -> bool:
     return bool(np.issubdtype(dtype, np.floating)) or np.dtype(dtype).name in ("bfloat16", "float16")
 
 
+_PARTS = 4  # of a `Bounded`, as far as single elements have them
+
+
+def blockwise(function: Callable[P, Bounded]) -> Callable[P, Bounded]:
+    """Return a function of operands, and what else it takes, that handles large operands block by block.
+
+    What it gives for an element must depend on the operands at that element alone.
+    """
+
+    @functools.wraps(function)
+    def of(*given: P.args, **others: P.kwargs) -> Bounded:
+        operands = [one for one in given if isinstance(one, Bounded)]
+        # What is known of a softmax is of whole rows.
+        if any(one.softmax is not None or one.attended is not None for one in operands):
+            return function(*given, **others)
+        rest = given[len(operands) :]
+
+        def parts(*flat: Any) -> tuple[Part, ...]:
+            grouped = (flat[index : index + _PARTS] for index in range(0, len(flat), _PARTS))
+            one = function(*(Bounded(v, e, m, variance=d) for v, e, m, d in grouped), *rest, **others)  # type: ignore[arg-type]
+            return one.value, one.error, one.magnitude, one.variance
+
+        flat = [part for one in operands for part in (one.value, one.error, one.magnitude, one.variance)]
+        value, error, magnitude, variance = in_blocks(parts, flat)
+        return Bounded(value, error, magnitude, variance=variance)
+
+    return of
+
+
 def rounded(
     value: Floats,
     inherited: Floats | float,
@@ -122,7 +156,8 @@ def rounded(
         return Bounded(arithmetic.kernel.stored(value))
     u = max(arithmetic.u, arithmetic.u_s)
     with np.errstate(invalid="ignore", over="ignore"):
-        error = inherited + roundings * u * (np.abs(value) + inherited) + arithmetic.omega
+        # Not |value| + inherited first: beside the lowest number of float64, which hides keys, that overflows.
+        error = inherited * (1 + roundings * u) + roundings * u * np.abs(value) + arithmetic.omega
     own = _own_variance(value, arithmetic)
     return Bounded(value, _settled(value, error), variance=_together(value, arithmetic, own, variance))
 
@@ -141,28 +176,41 @@ def _together(value: Floats, arithmetic: Arithmetic, *parts: Floats | float) -> 
         return None
     with np.errstate(invalid="ignore", over="ignore"):
         whole = np.broadcast_to(np.asarray(sum(parts)), value.shape)
+    if _all_finite(whole) and np.isfinite(value).all():
+        return whole
     return np.where(np.isfinite(value) & np.isfinite(whole), whole, 0.0)
 
 
 def _settled(value: Floats, error: Floats) -> Floats:
     """Return a bound of the value's shape: 0 on an infinity, which is what it is; infinite where nothing is known."""
+    if _all_finite(error) and np.isfinite(value).all():
+        return np.broadcast_to(error, value.shape)
     known = np.where(np.isnan(error), np.inf, error)
     return np.broadcast_to(np.where(np.isfinite(value), known, 0.0), value.shape)
+
+
+def _all_finite(magnitudes: Floats) -> bool:
+    """Whether none of these numbers, of which none is negative, is infinite or NaN; NaN propagates through max."""
+    return math.isfinite(float(np.max(magnitudes, initial=0.0)))
 
 
 def _product(a: Floats, b: Floats | float) -> Floats:
     """Return a * b with 0 * inf = 0: no error on a number, or a number that is zero, has no share."""
     with np.errstate(invalid="ignore"):
         product = np.asarray(a * b)
+    if _all_finite(product):
+        return product
     return np.where((a == 0) | (np.asarray(b) == 0), 0.0, product)
 
 
+@blockwise
 def add(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     """Return a + b."""
     variance = a.variances() + b.variances()
     result = rounded(a.value + b.value, a.errors() + b.errors(), arithmetic, variance=variance)
     if arithmetic.kernel is not None:
         return result
+    result = _exact_where(_cancels(result, a, b), result)
     for huge, other in ((a, b), (b, a)):
         result = _absorbing(result, huge, other)
     return _keeping_magnitude(result, a, b)
@@ -174,6 +222,8 @@ def _absorbing(result: Bounded, huge: Bounded, other: Bounded) -> Bounded:
     A mask of the lowest number plus a score is the lowest number in every format up to float64: a row masked like
     that has equal logits, which no bound on a rounding would tell.
     """
+    if huge.value.max(initial=0.0) <= HUGE and huge.value.min(initial=0.0) >= -HUGE:
+        return result
     size = np.abs(huge.value)
     if not np.any((size > HUGE) & np.isfinite(size)):
         return result
@@ -183,24 +233,40 @@ def _absorbing(result: Bounded, huge: Bounded, other: Bounded) -> Bounded:
     return Bounded(result.value, np.where(absorbs, 0.0, result.errors()), variance=variance)
 
 
+@blockwise
 def subtract(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     """Return a - b."""
     variance = a.variances() + b.variances()
-    return rounded(a.value - b.value, a.errors() + b.errors(), arithmetic, variance=variance)
+    result = rounded(a.value - b.value, a.errors() + b.errors(), arithmetic, variance=variance)
+    return _exact_where(_cancels(result, a, b), result)
 
 
+def _cancels(result: Bounded, a: Bounded, b: Bounded) -> NDArray[np.bool_]:
+    """Return where a sum of two exact numbers is 0: it is so in every format, and nothing is left to underflow.
+
+    What hides no key is such a 0, 1 - 1, and is multiplied with the lowest number there is.
+    """
+    exactly = (np.asarray(a.errors()) == 0) & (np.asarray(b.errors()) == 0)
+    return np.asarray((result.value == 0) & exactly)
+
+
+@blockwise
 def multiply(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     """Return a * b.
 
     A factor that is a single number gets c_s roundings: runtimes fold scales into each other and into a product's
     alpha, each time rounding the constant anew.
     """
+    if arithmetic.kernel is not None:
+        return Bounded(arithmetic.kernel.stored(a.value * b.value))
     ea, eb = np.asarray(a.errors()), np.asarray(b.errors())
     inherited = _product(np.abs(a.value), eb) + _product(np.abs(b.value), ea) + _product(ea, eb)
     variance = _product(a.value**2, b.variances()) + _product(b.value**2, a.variances())
     result = rounded(
         a.value * b.value, inherited, arithmetic, _scalar_roundings(a, b, arithmetic), variance=variance
     )
+    if np.count_nonzero(result.value) == result.value.size:
+        return _scaled_magnitude(result, a, b)
     nothing = ((a.value == 0) & (ea == 0) & np.isfinite(b.value)) | (
         (b.value == 0) & (eb == 0) & np.isfinite(a.value)
     )
@@ -214,12 +280,16 @@ def _exact_where(nothing: NDArray[np.bool_], result: Bounded) -> Bounded:
     return replace(result, error=np.where(nothing, 0.0, result.error))
 
 
+@blockwise
 def divide(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     """Return a / b.
 
     Raises:
         ArithmeticError: b is zero within its error, so that the sign of the result is a matter of rounding.
     """
+    if arithmetic.kernel is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return Bounded(arithmetic.kernel.stored(a.value / b.value))
     ea, eb = np.asarray(a.errors()), np.asarray(b.errors())
     magnitude = np.abs(b.value)
     if np.any((eb > 0) & (magnitude <= eb)):
@@ -229,7 +299,8 @@ def divide(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
         inherited = (ea + _product(np.abs(quotient), eb)) / (magnitude - eb)
         variance = (a.variances() + _product(quotient**2, b.variances())) / b.value**2
     result = rounded(quotient, inherited, arithmetic, _scalar_roundings(a, b, arithmetic), variance=variance)
-    result = _exact_where((a.value == 0) & (ea == 0) & np.isfinite(b.value) & (b.value != 0), result)
+    if np.count_nonzero(a.value) < a.value.size:
+        result = _exact_where((a.value == 0) & (ea == 0) & np.isfinite(b.value) & (b.value != 0), result)
     if b.value.size != 1 or a.magnitude is None:
         return result
     return replace(result, magnitude=a.magnitude / np.abs(b.value))
@@ -253,6 +324,7 @@ def _keeping_magnitude(result: Bounded, a: Bounded, b: Bounded) -> Bounded:
     return replace(result, magnitude=np.broadcast_to(magnitude, result.value.shape))
 
 
+@blockwise
 def exponential(a: Bounded, arithmetic: Arithmetic) -> Bounded:
     """Return e^a: e^(x + E) - e^x, and c_exp u."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -266,6 +338,7 @@ def exponential(a: Bounded, arithmetic: Arithmetic) -> Bounded:
     return replace(result, error=np.where(np.isneginf(a.value), 0.0, result.error))  # exp(-inf) is 0, exactly
 
 
+@blockwise
 def root(a: Bounded, arithmetic: Arithmetic) -> Bounded:
     """Return the square root: E / (sqrt(x) + sqrt(x - E)) below, and less above.
 
@@ -303,7 +376,8 @@ def total(a: Bounded, axes: tuple[int, ...], *, keepdims: bool, arithmetic: Arit
         squares = (a.value**2).sum(axes, keepdims=keepdims)
         own = sum_variance(value, squares, terms, arithmetic)
         variance = _together(value, arithmetic, given, own, KAPPA * arithmetic.u_s**2 * value**2)
-    return Bounded(value, _settled(np.asarray(value), error + rounding), variance=variance)
+    bound = _beyond_range(np.asarray(size), _settled(np.asarray(value), error + rounding), arithmetic)
+    return Bounded(value, bound, variance=variance)
 
 
 def _refuse_rounded_integers(*operands: Bounded) -> None:
@@ -354,19 +428,30 @@ def matmul(a: Bounded, b: Bounded, arithmetic: Arithmetic) -> Bounded:
     if arithmetic.kernel is not None and a.is_float:
         return Bounded(arithmetic.kernel.matmul(a.value, b.value))
     _refuse_rounded_integers(a, b)
-    value = np.matmul(a.value, b.value)
+    value = blocks.matmul(a.value, b.value) if a.is_float else np.matmul(a.value, b.value)
     if not a.is_float:
         return Bounded(value)
     size = product_of_magnitudes(_power(a, 1), _power(b, 1))
     inherited = _inherited_by_product(a, b)
     terms = a.value.shape[-1] + 1  # one more, for a bias that the runtime folds into the same sum
     relative = gamma(terms, arithmetic.u_acc) + 2 * arithmetic.u_in * (1 + arithmetic.u_in)
-    with np.errstate(invalid="ignore"):
-        error = inherited + relative * (size + inherited) + arithmetic.u_s * (np.abs(value) + inherited)
     underflow = terms * arithmetic.omega  # each product may be flushed
-    return Bounded(
-        value, _settled(value, error + underflow), size, variance=_product_variance(a, b, value, arithmetic)
-    )
+
+    def of(value: Floats, size: Floats, inherited: Floats | float) -> tuple[Floats]:
+        with np.errstate(invalid="ignore"):
+            error = inherited + relative * (size + inherited) + arithmetic.u_s * (np.abs(value) + inherited)
+        return (_beyond_range(size, _settled(value, error + underflow), arithmetic),)
+
+    (error,) = in_blocks(of, (value, size, inherited))
+    return Bounded(value, error, size, variance=_product_variance(a, b, value, arithmetic))
+
+
+def _beyond_range(size: Floats, error: Floats, arithmetic: Arithmetic) -> Floats:
+    """Return a sum's bound, infinite where partial sums, |a||b| in all, may overflow in one order and not in another."""
+    if np.max(size, initial=0.0) <= arithmetic.largest_sum:
+        return error
+    with np.errstate(invalid="ignore"):
+        return np.where((size > arithmetic.largest_sum) & np.isfinite(size) & (error > 0), np.inf, error)
 
 
 def _product_variance(a: Bounded, b: Bounded, value: Floats, arithmetic: Arithmetic) -> Floats | None:
@@ -375,8 +460,6 @@ def _product_variance(a: Bounded, b: Bounded, value: Floats, arithmetic: Arithme
     a2, b2 = _power(a, 2), _power(b, 2)
     with np.errstate(invalid="ignore", over="ignore"):
         squares = product_of_magnitudes(a2, b2)
-        own = sum_variance(value, squares, a.value.shape[-1], arithmetic)
-        cast = 2 * KAPPA * arithmetic.u_in**2 * squares + KAPPA * arithmetic.u_s**2 * value**2
         inherited: Floats | float = 0.0
         if b.variance is not None:
             inherited = inherited + product_of_magnitudes(
@@ -386,7 +469,16 @@ def _product_variance(a: Bounded, b: Bounded, value: Floats, arithmetic: Arithme
             inherited = inherited + product_of_magnitudes(
                 Magnitude(np.broadcast_to(a.variance, a.value.shape)), b2
             )
-    return _together(value, arithmetic, own, cast, inherited)
+    terms = a.value.shape[-1]
+
+    def of(value: Floats, squares: Floats, inherited: Floats | float) -> tuple[Floats | None]:
+        own = sum_variance(value, squares, terms, arithmetic)
+        cast = 2 * KAPPA * arithmetic.u_in**2 * squares + KAPPA * arithmetic.u_s**2 * value**2
+        return (_together(value, arithmetic, own, cast, inherited),)
+
+    variance: Floats | None
+    (variance,) = in_blocks(of, (value, squares, inherited))
+    return variance
 
 
 def _inherited_by_product(a: Bounded, b: Bounded) -> Floats | float:
@@ -458,12 +550,13 @@ def product_of_magnitudes(a: Magnitude, b: Magnitude) -> Floats:
     terms = a.full.shape[-1]
     if a.full.size * b.full.shape[-1] >= _WORTHWHILE and terms <= _LONGEST_SUM and a.single and b.single:
         (left, left_scale), (right, right_scale) = a.single, b.single
-        product = np.matmul(left, right).astype(np.float64)
+        product = blocks.matmul(left, right).astype(np.float64)
         product *= (1 + 2 * gamma(terms + _ROUNDINGS, 2.0**-24)) / (left_scale * right_scale)
         return np.asarray(product)
-    return np.asarray(np.matmul(a.full, b.full))
+    return blocks.matmul(a.full, b.full)
 
 
+@blockwise
 def where(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
     """Return a where the condition holds, else b; both keep their errors."""
     value = np.where(condition.value, a.value, b.value)

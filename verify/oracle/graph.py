@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -103,6 +104,13 @@ class GraphOracle:
             self._own = _own_arithmetic(settings.types, [node.outputs[0] for node in self._program.nodes])
         self.inputs, self.outputs = self._program.inputs, self._program.outputs
 
+    def under(self, empty_rows: str) -> GraphOracle:
+        """Return the same graph under another policy for softmax rows without any key."""
+        other = copy.copy(self)
+        other._program = copy.copy(self._program)
+        other._program.nodes = [replace(node, empty_rows=empty_rows) for node in self._program.nodes]
+        return other
+
     def unsupported(self) -> tuple[str, ...]:
         """Return the operators of the graph that the oracle does not have, each once."""
         return tuple(dict.fromkeys(self._program.unsupported()))
@@ -136,6 +144,7 @@ class GraphOracle:
         logit_factor: float = 1.0,
         observed: Mapping[str, NDArray[Any]] = MappingProxyType({}),
         follow: bool = True,
+        carry: bool = False,
         on_observed: Callable[[Node, str, Bounded], None] | None = None,
         on_missing: Callable[[Node, str], None] | None = None,
         noise: np.random.Generator | None = None,
@@ -149,6 +158,7 @@ class GraphOracle:
             logit_factor: on what goes into each softmax.
             observed: values that a runtime has inside the graph; what follows is computed from them, without error.
             follow: False: the observed values are looked at, and what follows is computed from the oracle's own.
+            carry: see `Run`.
             on_observed: see `Run`.
             on_missing: see `Run`.
             noise: see `Run`.
@@ -163,8 +173,18 @@ class GraphOracle:
             own = {name: _as_stored(c, arithmetic.kernel) for name, c in constants.items()}
             held = {**self._constants_stored_by(arithmetic.kernel), **own}
         known = {name: given(value) for name, value in inputs.items()} | held
-        run = Run(arithmetic, logit_factor, self._own, observed, follow, on_observed, on_missing)
-        run.noise, run.load = noise, partial(self._loaded, arithmetic=arithmetic)
+        run = Run(
+            arithmetic,
+            logit_factor,
+            self._own,
+            observed,
+            follow,
+            carry,
+            on_observed,
+            on_missing,
+            load=partial(self._loaded, arithmetic=arithmetic),
+            noise=noise,
+        )
         with np.errstate(all="ignore"):  # overflow and NaN are results, and are compared by position
             outputs = self._program.run(known, run)
         tensors = {name: value for name, value in outputs.items() if isinstance(value, Bounded)}

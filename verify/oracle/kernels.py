@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.oracle.blocks import matmul
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -51,14 +52,15 @@ class Kernel:
     def stored(self, value: Array) -> Floats:
         """Return a value as an operator gives it: rounded in the working precision, and stored."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray(value).astype(self.working).astype(self.storing).astype(np.float64)
+            worked = np.asarray(value).astype(self.working, copy=False)
+            return worked.astype(self.storing, copy=False).astype(np.float64, copy=False)
 
     def matmul(self, a: Array, b: Array) -> Floats:
         """Return a @ b for a (..., m, k) and b (..., k, n), vectors included."""
         return self.stored(self._product(self._operand(a), self._operand(b)))
 
     def _operand(self, a: Array) -> Array:
-        taken = np.asarray(a.astype(self.working))
+        taken = np.asarray(a.astype(self.working, copy=False))
         if not self.truncated:
             return taken
         bits = taken.view(np.uint32) & np.uint32((0xFFFFFFFF << self.truncated) & 0xFFFFFFFF)
@@ -93,7 +95,7 @@ class Kernel:
     def _product(self, a: Array, b: Array) -> Array:
         depth = a.shape[-1]
         if self.block is None or min(a.ndim, b.ndim) < 2 or depth == 0:
-            return np.asarray(np.matmul(a, b))
+            return matmul(a, b)
         result = np.matmul(a[..., : self.block], b[..., : self.block, :])
         for start in range(self.block, depth, self.block):
             result += np.matmul(a[..., start : start + self.block], b[..., start : start + self.block, :])

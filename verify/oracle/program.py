@@ -60,6 +60,7 @@ class Run:
     Attributes:
         own: arithmetic of single nodes, by their place.
         observed: values that a runtime has; what follows is computed from them, if `follow`.
+        carry: an observed value has the deviation of what it replaces, so that those of the outputs are end to end.
         on_observed: told what the oracle had in their place; None keeps it in `had`.
         on_missing: told of a node that the oracle cannot evaluate, and why; what it gives is taken from `observed`, and
             is missing in turn where that does not have it. None: the evaluation ends there.
@@ -75,6 +76,7 @@ class Run:
     own: Mapping[int, Arithmetic] = field(default_factory=dict)
     observed: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     follow: bool = True
+    carry: bool = False
     on_observed: Callable[[Node, str, Bounded], None] | None = None
     on_missing: Callable[[Node, str], None] | None = None
     load: Callable[[str], Bounded] | None = None
@@ -259,7 +261,8 @@ def _replaced(node: Node, known: Scope, run: Run) -> dict[str, Value]:
         else:
             run.on_observed(node, name, value)
         if run.follow:
-            replaced[name] = exact(run.observed[name])
+            observed = exact(run.observed[name])
+            replaced[name] = replace(observed, variance=value.variance) if run.carry else observed
     return replaced
 
 

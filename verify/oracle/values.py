@@ -23,7 +23,9 @@ Scope: TypeAlias = Mapping[str, Value]
 
 
 def given(value: Any) -> Value:
-    """Return what is fed to a graph as the oracle holds it: arrays, lists of them, None."""
+    """Return what is fed to a graph as the oracle holds it: arrays, lists of them, None; what has a bound keeps it."""
+    if isinstance(value, Bounded):
+        return value
     if isinstance(value, (list, tuple)):
         return Listed(tuple(given(item) for item in value))
     return None if value is None else exact(np.asarray(value))

@@ -11,13 +11,15 @@ import msgspec
 
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact
-from onnx_attest.verify.blame import MODULE
+from onnx_attest.verify.blame import MODULES
 from onnx_attest.verify.environment import command_line, environment
 from onnx_attest.verify.power.experiment import Bench
 from onnx_attest.verify.power.mutants import inapplicable
 from onnx_attest.verify.power.score import lines, score
 from onnx_attest.verify.power.summary import power_records
 from onnx_attest.verify.records import AnyRecord, EnvironmentRecord, PowerRecord, RunRecord, Verdict
+from onnx_attest.verify.runtimes.base import Runtime
+from onnx_attest.verify.runtimes.isolated import isolate, processes_of
 from onnx_attest.verify.runtimes.registry import select
 from onnx_attest.verify.verdicts import exit_code
 
@@ -52,7 +54,7 @@ class Power:
 
 def run_power(
     artifact: Artifact,
-    runtime_name: str,
+    runtime: Runtime | str,
     *,
     arithmetic: str | None = None,
     seed: int = 0,
@@ -60,19 +62,29 @@ def run_power(
 ) -> Power:
     """Run the experiment.
 
+    Args:
+        artifact: the file.
+        runtime: that the mutants run on; one that is named runs in a process of its own.
+        arithmetic: declared, instead of the runtime's.
+        seed: of the inputs.
+        on_step: told what is going on.
+
     Raises:
-        UsageError: an unknown runtime or one that does not run here, a file that cannot be read or evaluated.
+        UsageError: an unknown runtime, one that does not run here or runs no file; a file that cannot be read or evaluated.
     """
     started = time.monotonic()
-    (runtime,) = select((runtime_name,))
-    if runtime_name == MODULE:
+    if isinstance(runtime, str):
+        (runtime,) = isolate(select((runtime,)))
+    if runtime.name in MODULES:
         raise UsageError(
-            f"{MODULE} runs the module, not a mutant of the file; name a runtime that runs files"
+            f"{runtime.name} runs the module, not a mutant of the file; name a runtime that runs files"
         )
     on_step(f"make the mutants of {artifact.path.stem}")
-    bench = Bench(artifact, runtime, arithmetic=arithmetic, seed=seed)
-    on_step(f"run the mutants of {artifact.path.stem} on {runtime_name}")
-    faults = power_records(bench) + _not_applicable(bench)
+    with processes_of((runtime,)):
+        bench = Bench(artifact, runtime, arithmetic=arithmetic, seed=seed)
+        on_step(f"run the mutants of {artifact.path.stem} on {runtime.name}")
+        faults = power_records(bench) + _not_applicable(bench)
+        known: list[EnvironmentRecord] = [environment((runtime,), command_line())]
     verdict, reason = _verdict(faults)
     run = RunRecord(
         verdict=verdict,
@@ -82,7 +94,6 @@ def run_power(
         known=0,
         duration_s=time.monotonic() - started,
     )
-    known: list[EnvironmentRecord] = [environment((runtime,), command_line())]
     return Power((*known, *faults, run))
 
 

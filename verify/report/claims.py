@@ -9,6 +9,7 @@ from onnx_attest.verify.records import AnyRecord, ClaimRecord
 from onnx_attest.verify.report.flatten import flat_rows
 from onnx_attest.verify.report.formats import UNKNOWN, number
 from onnx_attest.verify.report.grouping import grouped, of_kind
+from onnx_attest.verify.report.outcomes import shown
 from onnx_attest.verify.report.tables import Table, escaped, page, to_csv, to_markdown
 
 NONE = "No statement of the chapter was tested in this run: `onnx-attest run --claims` does."
@@ -36,7 +37,7 @@ def _statement(claim: int, records: Sequence[ClaimRecord]) -> Iterable[str]:
     for names, group in grouped(measured, lambda record: tuple(record.measured)).items():
         yield to_markdown(_table(names, group))
     others = [record for record in records if not record.measured]
-    lines = dict.fromkeys(f"- {escaped(f'{one.runtime} {one.verdict}: {one.reason}')}" for one in others)
+    lines = dict.fromkeys(f"- {escaped(f'{one.runtime} {shown(one)}: {one.reason}')}" for one in others)
     if lines:
         yield "\n".join(lines)
 
@@ -50,7 +51,7 @@ def _table(names: Sequence[str], records: Sequence[ClaimRecord]) -> Table:
             *((record.dtype,) if dtypes else ()),
             record.setting or UNKNOWN,
             *(number(record.measured[name]) for name in names),
-            record.verdict,
+            shown(record),
             record.reason,
         )
         for record in records

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeGuard, TypeVar
 
-from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CellRecord, LatencyRecord, StabilityRecord
+from onnx_attest.verify.records import (
+    AnyRecord,
+    ArtifactRecord,
+    CellRecord,
+    HeadroomRecord,
+    LatencyRecord,
+    StabilityRecord,
+)
 from onnx_attest.verify.report.formats import UNKNOWN
 from onnx_attest.verify.report.outcomes import HasVerdict, Judged
 
@@ -39,14 +46,23 @@ def of_kind(records: Iterable[AnyRecord], kind: type[T]) -> list[T]:
 
 
 def judged(records: Iterable[AnyRecord]) -> list[Judged]:
-    """Return what an entry of the matrix is made of: cells and softmax rows."""
-    return [record for record in records if isinstance(record, CellRecord | StabilityRecord)]
+    """Return what an entry of the matrix is made of: cells, softmax rows, and softmaxes that broke too early."""
+    return [
+        record
+        for record in records
+        if isinstance(record, CellRecord | StabilityRecord) or _broke_too_early(record)
+    ]
+
+
+def _broke_too_early(record: AnyRecord) -> TypeGuard[HeadroomRecord]:
+    """Whether a softmax alone counts: that one works alone, or cannot be cut out, says nothing of the file."""
+    return isinstance(record, HeadroomRecord) and record.verdict in ("failed", "errored")
 
 
 def with_verdict(records: Iterable[AnyRecord]) -> list[HasVerdict]:
     """Return the records that something can be missing from."""
     kinds = ArtifactRecord | CellRecord | StabilityRecord | LatencyRecord
-    return [record for record in records if isinstance(record, kinds)]
+    return [record for record in records if isinstance(record, kinds) or _broke_too_early(record)]
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:

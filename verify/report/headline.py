@@ -10,6 +10,8 @@ from onnx_attest.verify.records import (
     ArtifactRecord,
     CellRecord,
     ClaimRecord,
+    HeadroomRecord,
+    RelationRecord,
     RunRecord,
     StabilityRecord,
     Verdict,
@@ -50,17 +52,27 @@ def _counts(records: Sequence[AnyRecord], run: RunRecord | None) -> tuple[str, .
     """Return what became of the cells, and of softmax checks, exports and statements those that failed in some way."""
     cells = of_kind(records, CellRecord)
     stability = _in_words(one for one in of_kind(records, StabilityRecord) if _went_wrong(one))
+    headroom = _in_words(one for one in of_kind(records, HeadroomRecord) if _went_wrong(one))
     claims = _in_words(one for one in of_kind(records, ClaimRecord) if _went_wrong(one))
+    relations = _relations(of_kind(records, RelationRecord))
     missing = _in_words(one for one in of_kind(records, ArtifactRecord) if one.verdict != "passed")
     return (
         _in_words(cells, "cells ") if cells else _counts_of(run),
         f"stability {stability}" if stability else "",
+        f"headroom {headroom}" if headroom else "",
+        f"relations {relations}" if relations else "",
         f"exports {missing}" if missing else "",
         f"claims {claims}" if claims else "",
     )
 
 
-def _went_wrong(record: StabilityRecord | ClaimRecord) -> bool:
+def _relations(records: Sequence[RelationRecord]) -> str:
+    """Return what became of the relations that somebody asks for."""
+    words = Counter(f"{one.verdict} (known)" if one.known else one.verdict for one in records if one.asked_by)
+    return ", ".join(f"{words[word]} {word}" for word in _ORDER if words[word])
+
+
+def _went_wrong(record: StabilityRecord | HeadroomRecord | ClaimRecord) -> bool:
     return record.verdict not in ("passed", "skipped")
 
 

@@ -22,6 +22,10 @@ def matrix(records: Sequence[AnyRecord]) -> Table:
     exports = {subject(one): one.verdict for one in of_kind(records, ArtifactRecord)}
     subjects = tuple(dict.fromkeys((*exports, *(about for about, _ in entries))))
     runtimes = tuple(dict.fromkeys(runtime for _, runtime in entries))
+    # What ran nowhere has no column: the reasons stand below, and most machines lack most runtimes.
+    ran = {runtime for (_, runtime), held in entries.items() if shown_together(held) != "skipped"}
+    idle = tuple(runtime for runtime in runtimes if runtime not in ran) if ran else ()
+    runtimes = tuple(runtime for runtime in runtimes if runtime not in idle)
     fields = Subject._fields if len({one.dtype for one in subjects}) > 1 else Subject._fields[:-1]
     with_exports = any(verdict != "passed" for verdict in exports.values())
     rows = []
@@ -30,11 +34,12 @@ def matrix(records: Sequence[AnyRecord]) -> Table:
         words = (shown_together(entries.get((one, runtime), ())) for runtime in runtimes)
         rows.append((*one[: len(fields)], *export, *words))
     columns = (*fields, *((EXPORT,) if with_exports else ()), *runtimes)
-    return Table("", columns, tuple(rows), _note(subjects, rows))
+    return Table("", columns, tuple(rows), _note(subjects, rows, idle))
 
 
-def _note(subjects: Sequence[Subject], rows: Sequence[Sequence[str]]) -> str:
+def _note(subjects: Sequence[Subject], rows: Sequence[Sequence[str]], idle: Sequence[str]) -> str:
     dtypes = {one.dtype for one in subjects}
     shared = f"Every export is {dtypes.pop()}." if len(dtypes) == 1 else ""
     absent = f"Where there is a {NOT_RUN}, nothing was recorded of that export on that runtime."
-    return " ".join(filter(None, (shared, absent if any(NOT_RUN in row for row in rows) else "")))
+    skipped = f"Skipped everywhere, so without a column: {', '.join(idle)}." if idle else ""
+    return " ".join(filter(None, (shared, skipped, absent if any(NOT_RUN in row for row in rows) else "")))

@@ -8,18 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from onnx_attest.verify.records import (
+    AnyRecord,
     ArtifactRecord,
     CellRecord,
     ClaimRecord,
     FindingRecord,
+    HeadroomRecord,
     LatencyRecord,
     StabilityRecord,
 )
 from onnx_attest.verify.verdicts import worst
 
-Judged = CellRecord | StabilityRecord
+Judged = CellRecord | StabilityRecord | HeadroomRecord
 HasVerdict = Judged | LatencyRecord | ArtifactRecord
 NOT_RUN = "-"
+_CUDA = ("ort-cuda", "torch-cuda")
 # The codes of verify/findings.py; a code never changes its meaning.
 STALE = "OA803"
 _GATE_OF_CODE = {
@@ -39,9 +42,10 @@ def is_known(record: HasVerdict | ClaimRecord | FindingRecord) -> bool:
     """
     if isinstance(record, FindingRecord):
         return bool(record.known) and record.code != STALE
-    if isinstance(record, LatencyRecord | ArtifactRecord | ClaimRecord):
+    if isinstance(record, LatencyRecord | ArtifactRecord):
         return False
-    return bool(record.known) and record.verdict in ("failed", "errored") and STALE not in record.findings
+    stale = not isinstance(record, ClaimRecord) and STALE in record.findings
+    return bool(record.known) and record.verdict in ("failed", "errored") and not stale
 
 
 def shown(record: HasVerdict | ClaimRecord) -> str:
@@ -82,3 +86,15 @@ def _beyond(key: str, numbers: Mapping[str, float | None]) -> bool:
     """Return whether a number exceeds its limit: the one stored beside it, or 1 for a ratio to a bound."""
     value, limit = numbers[key], numbers.get(f"{key}_limit", 1.0 if "_over_" in key else None)
     return value is not None and limit is not None and value > limit
+
+
+def ran_on_cuda(record: AnyRecord) -> bool:
+    """Return whether a CUDA runtime computed something, and on the GPU as far as the session said.
+
+    A session that asks for CUDA and quietly falls back to the CPU fails, but has not executed the CUDA path.
+    """
+    if not isinstance(record, CellRecord | LatencyRecord):
+        return False
+    if not record.runtime.startswith(_CUDA) or record.verdict not in ("passed", "failed"):
+        return False
+    return not record.provider_used or any("CUDA" in provider.upper() for provider in record.provider_used)

@@ -8,6 +8,7 @@ from onnx_attest.verify.records import AnyRecord, StabilityRecord
 from onnx_attest.verify.report.flatten import flat_rows
 from onnx_attest.verify.report.formats import UNKNOWN, extreme, listed, number, ratio, share
 from onnx_attest.verify.report.grouping import grouped, of_kind, subject, subject_on_runtime
+from onnx_attest.verify.report.headroom import COLUMNS, headroom_table
 from onnx_attest.verify.report.outcomes import shown_together
 from onnx_attest.verify.report.reasons import NO_REASON
 from onnx_attest.verify.report.tables import Column, fill, legend, page, to_csv, to_markdown
@@ -17,15 +18,24 @@ Show = Callable[[float | None], str]
 
 
 def stability(records: Iterable[AnyRecord]) -> str:
-    """Return stability.md: by export and runtime, by logit deviation, and what the columns mean."""
+    """Return stability.md: by export and runtime, by logit deviation, where it breaks, and what the columns mean."""
+    records = list(records)
     looked = of_kind(records, StabilityRecord)
     by_export = grouped(looked, subject_on_runtime).values()
     by_logits = sorted(grouped(filter(_has_rows, looked), _saturation).items(), key=lambda item: item[0])
     tables = (
         fill("By export and runtime", BY_EXPORT, by_export),
         fill("By logit deviation", BY_LOGITS, (group for _, group in by_logits), BY_LOGITS_NOTE),
+        headroom_table(records),
     )
-    return page("Softmax stability", (*map(to_markdown, tables), f"## Legend\n\n{legend(_all_columns())}"))
+    return page(
+        "Softmax stability",
+        (
+            *map(to_markdown, tables),
+            f"## Legend\n\n{legend(_all_columns())}",
+            f"### Where it breaks\n\n{legend(COLUMNS)}",
+        ),
+    )
 
 
 def stability_csv(records: Iterable[AnyRecord]) -> str:

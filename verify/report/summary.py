@@ -8,16 +8,15 @@ from collections.abc import Iterable, Sequence
 from onnx_attest.verify.records import (
     AnyRecord,
     ArtifactRecord,
-    CellRecord,
     EnvironmentRecord,
+    EvidenceRecord,
     FindingRecord,
-    LatencyRecord,
 )
 from onnx_attest.verify.report.formats import UNKNOWN, listed, shortened
 from onnx_attest.verify.report.grouping import grouped, judged, of_kind, with_verdict
 from onnx_attest.verify.report.headline import headline, last_run
 from onnx_attest.verify.report.matrix import matrix
-from onnx_attest.verify.report.outcomes import is_known
+from onnx_attest.verify.report.outcomes import is_known, ran_on_cuda
 from onnx_attest.verify.report.reasons import EXPORT, NO_REASON, Reason, reasons
 from onnx_attest.verify.report.tables import escaped, to_markdown
 
@@ -39,7 +38,7 @@ def summary(records: Iterable[AnyRecord]) -> str:
         _section("Findings:", _findings(records)),
         _cuda(records),
         _environment(records),
-        "Every number: accuracy.md, stability.md, latency.md, claims.md, and the same in full precision as .csv.",
+        "Every number: accuracy.md, stability.md, relations.md, latency.md, claims.md, and the same in full precision as .csv.",
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -97,23 +96,27 @@ def _found(same: Sequence[FindingRecord]) -> str:
 
 
 def _cuda(records: Sequence[AnyRecord]) -> str:
-    if any(map(_executed_on_cuda, records)):
+    if any(map(ran_on_cuda, records)):
         return ""
-    return _wrapped(
-        "The CUDA path has never been executed in this run: nothing here says anything about a GPU."
+    evidence = of_kind(records, EvidenceRecord)
+    if not evidence:
+        return _wrapped(
+            "The CUDA path has never been executed in this run: nothing here says anything about a GPU."
+        )
+    return _section(
+        "CUDA was not executed in this run. Recorded elsewhere, and no part of this verdict:",
+        list(map(_recorded, evidence)),
     )
 
 
-def _executed_on_cuda(record: AnyRecord) -> bool:
-    """Return whether a CUDA runtime computed something, and on the GPU as far as the session said.
-
-    A session that asks for CUDA and quietly falls back to the CPU fails, but has not executed the CUDA path.
-    """
-    if not isinstance(record, CellRecord | LatencyRecord):
-        return False
-    if not record.runtime.startswith("ort-cuda") or record.verdict not in ("passed", "failed"):
-        return False
-    return not record.provider_used or any("CUDA" in provider for provider in record.provider_used)
+def _recorded(evidence: EvidenceRecord) -> str:
+    cells = ", ".join(f"{count} {verdict}" for verdict, count in evidence.cells.items())
+    arithmetic = ", ".join(f"{name} in {count}" for name, count in evidence.ran_as.items())
+    where = "; ".join(evidence.gpus) or evidence.machine
+    return (
+        f"{evidence.runtime} {evidence.runtime_version} on {where}, {evidence.recorded_at}: {evidence.files} of "
+        f"the {evidence.of_files} files here, cells {cells}; arithmetic seen: {arithmetic}"
+    )
 
 
 def _environment(records: Sequence[AnyRecord]) -> str:

@@ -8,8 +8,10 @@ from types import MappingProxyType
 from onnx_attest.verify.records import AnyRecord
 from onnx_attest.verify.report.accuracy import accuracy, accuracy_csv
 from onnx_attest.verify.report.claims import claims, claims_csv
+from onnx_attest.verify.report.headroom import headroom_csv
 from onnx_attest.verify.report.latency import latency, latency_csv
 from onnx_attest.verify.report.power import power, power_csv
+from onnx_attest.verify.report.relations import relations, relations_csv
 from onnx_attest.verify.report.stability import stability, stability_csv
 from onnx_attest.verify.report.summary import summary
 
@@ -20,6 +22,9 @@ VIEWS: Mapping[str, Callable[[Iterable[AnyRecord]], str]] = MappingProxyType(
         "accuracy.csv": accuracy_csv,
         "stability.md": stability,
         "stability.csv": stability_csv,
+        "headroom.csv": headroom_csv,
+        "relations.md": relations,
+        "relations.csv": relations_csv,
         "latency.md": latency,
         "latency.csv": latency_csv,
         "claims.md": claims,

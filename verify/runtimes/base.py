@@ -2,21 +2,28 @@
 
 Requirements that an adapter satisfies:
 * importing its module imports no third-party runtime; that happens inside functions;
+* it is registered as an entry point of the group `onnx_attest.runtimes`, whose name is the runtime's: the object is a
+  `Runtime`, or a function or class that returns one;
+* it is plain data (a frozen dataclass of names and options), so that another process can make it again from its name;
 * `availability` says "present but broken" in the runtime's own words, and does not raise;
 * `open` raises `UnavailableError` if the session would run elsewhere than asked: a fallback is never silent;
-* `run` takes and returns NumPy arrays by name, and lets the runtime's exceptions through.
+* `run` takes and returns NumPy arrays by name, and lets the runtime's exceptions through;
+* it can be pickled, and its module imports nothing but NumPy, the standard library and other such modules: it is
+  opened in a process of its own, perhaps under another interpreter, see `isolated.py`;
+* one that runs the artifact's module, and not its file, says so with `runs_module = True`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onnx_attest.export.artifact import Artifact
+if TYPE_CHECKING:
+    from onnx_attest.export.artifact import Artifact
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -25,22 +32,57 @@ class UnavailableError(Exception):
     """The runtime cannot run this here: the reason, from the runtime itself. The cell is skipped."""
 
 
+class FallbackError(UnavailableError):
+    """The runtime made a session that runs elsewhere than asked, and did not say so itself."""
+
+
+class ProcessDiedError(Exception):
+    """The runtime took its process along: how it ended, as far as is known, and over what."""
+
+
 @dataclass(frozen=True)
 class Availability:
-    """Whether a runtime works on this machine."""
+    """Whether a runtime works on this machine.
+
+    Attributes:
+        reason: why it does not, from the runtime itself where it says; "" if it works.
+        install: what to do about that: a package, an extra, a command.
+    """
 
     usable: bool
     version: str = "unknown"
     reason: str = ""
+    install: str = ""
+
+    @property
+    def remark(self) -> str:
+        """The reason with what to do about it, "" if it works."""
+        return f"{self.reason} (needs {self.install})" if self.install else self.reason
+
+    def demand(self) -> None:
+        """Do nothing if it works.
+
+        Raises:
+            UnavailableError: it does not; the reason, and what to do about it.
+        """
+        if not self.usable:
+            raise UnavailableError(self.remark)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a session was asked to run and where it runs; nodes by provider where the runtime tells."""
+    """Where a session was asked to run and where it runs; nodes by provider where the runtime tells.
+
+    Attributes:
+        fallen: nodes that compute floating-point numbers on another provider than asked.
+        details: what else the session says of how it runs, that its caller did not choose: the precision, threads.
+    """
 
     requested: tuple[str, ...] = ()
     used: tuple[str, ...] = ()
     nodes_by_provider: dict[str, int] = field(default_factory=dict)
+    fallen: tuple[str, ...] = ()
+    details: dict[str, str] = field(default_factory=dict)
 
     def elsewhere(self) -> str:
         """Return how many nodes run on another provider than asked, "" if none is known to."""
@@ -59,6 +101,17 @@ class Session(Protocol):
         ...
 
 
+@runtime_checkable
+class Clocked(Protocol):
+    """A session in another process, with a clock there: what a call takes is not the way to it and back."""
+
+    @property
+    def last_call_s(self) -> float:
+        """Seconds that the last run took."""
+        ...
+
+
+@runtime_checkable
 class Runtime(Protocol):
     """Something that executes an artifact."""
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
-from collections import Counter
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.errors import UsageError
-from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import OF_DTYPE
 from onnx_attest.verify.runtimes.base import (
     Availability,
@@ -24,25 +22,26 @@ from onnx_attest.verify.runtimes.base import (
     UnavailableError,
     as_arrays,
 )
+from onnx_attest.verify.runtimes.model_file import ModelFile
+from onnx_attest.verify.runtimes.ort_placement import placement_of, refuse_fallback, with_copies
+from onnx_attest.verify.runtimes.ort_providers import plugin_devices, plugin_version, why_no_plugin, why_not
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
+    from onnx_attest.export.artifact import Artifact
+
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
+_INSTALL = "onnx-attest[cpu] or onnx-attest[cuda], not both"
 # Errors reach us as exceptions; ORT's own log would say them a second time on stderr.
 _FATAL_ONLY = 4
 _LARGE = (
     2**27
 )  # bytes of a tensor from which on it is kept beside an optimised graph, which has to stay below 2 GiB
 _BESIDE = "session.model_external_initializers_file_folder_path"
-_WARNINGS = 2  # ORT's default
-# The smallest model there is, `g (float[1] x) => (float[1] y) { y = Identity (x) }` at opset 18, serialised: a
-# process that only runs an artifact needs no onnx to ask a provider whether it works.
-_ONE_NODE = bytes.fromhex(
-    "08083a390a120a017812017922084964656e746974793a001201675a0f0a0178120a0a08080112040a020801620f0a0179120a0a08"
-    "080112040a02080142040a001012"
-)
+_BFLOAT16, _BFLOAT16_TENSOR = 16, "tensor(bfloat16)"
+"""ONNX's number of the type, and ONNX Runtime's name of a tensor of it."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +54,12 @@ class OrtRuntime:
         disabled: passes of the optimiser that are switched off.
         session_options: of the session that the user runs, see `set_option`.
         custom_operators: libraries of operators to register.
+        library: of a plugin provider: a file, or a module with a `get_library_path`; "" for one that ORT has built in.
+        install: what brings the provider, where that is known.
+        reference: what `registry.select` takes to give this runtime again, where that is not its name.
     """
 
-    name: str
+    name: str = "ort-cpu"
     provider: str = _CPU
     provider_options: Mapping[str, str] = field(default_factory=dict)
     optimise: bool = True
@@ -65,6 +67,9 @@ class OrtRuntime:
     disabled: tuple[str, ...] = ()
     session_options: Mapping[str, str] = field(default_factory=dict)
     custom_operators: tuple[str, ...] = ()
+    library: str = ""
+    install: str = ""
+    reference: str = ""
 
     def arithmetic(self, dtype: str) -> str:
         """Return the declared profile; on a CPU, ORT computes most of a half-precision graph in fp32, with casts."""
@@ -75,41 +80,56 @@ class OrtRuntime:
         try:
             import onnxruntime
         except ImportError as error:
-            return Availability(
-                False, reason=f"{error}; install onnx-attest[cpu] or onnx-attest[cuda], not both"
-            )
+            return Availability(False, reason=str(error), install=_INSTALL)
         version = onnxruntime.__version__
-        if self.provider not in onnxruntime.get_available_providers():
-            built = ", ".join(onnxruntime.get_available_providers())
-            return Availability(
-                False, version, f"this build of ONNX Runtime has no {self.provider}, only {built}"
-            )
-        reason = _why_not(self.provider)
-        return Availability(not reason, version, reason)
+        if self.library:
+            reason = why_no_plugin(self.provider, self.library)
+            version += "" if reason else f", plugin {plugin_version(self.provider, self.library)}"
+        else:
+            reason = why_not(self.provider)
+        return Availability(not reason, version, reason, self._remedy() if reason else "")
+
+    def _remedy(self) -> str:
+        if self.install:
+            return self.install
+        if self.library:
+            return f"the package or file {self.library}"
+        return f"a build of ONNX Runtime with {self.provider}"
 
     def open(self, artifact: Artifact, *, model: bytes | None = None, threads: int | None = None) -> Session:
         """Return a session that runs on this provider, or raise `UnavailableError`."""
-        import onnxruntime
-
-        available = self.availability()
-        if not available.usable:
-            raise UnavailableError(available.reason)
+        self.availability().demand()
         options = self._options(threads)
         if model is not None:  # tensors beside the file are beside its copies too
             options.add_session_config_entry(_BESIDE, str(artifact.path.parent))
         try:
-            session = onnxruntime.InferenceSession(
-                str(artifact.path) if model is None else model,
-                options,
-                providers=[(self.provider, dict(self.provider_options))],
-                disabled_optimizers=list(self.disabled),
-                enable_fallback=0,  # else a run that fails on CUDA is repeated on the CPU, with a print
-            )
+            session = self._session(str(artifact.path) if model is None else model, options)
         except _not_implemented() as error:  # no kernel for an operator or a dtype: its own refusal
             raise UnavailableError(" ".join(str(error).split())) from error
-        placement = _placement(session, self.provider)
-        _refuse_fallback(placement, self.provider)
+        if self.provider == _CUDA:
+            _refuse_bfloat16(session)
+        placement = placement_of(session, self.provider, lambda: ModelFile.of(artifact, model))
+        refuse_fallback(placement, self.provider)
+        if self.provider == _CUDA and placement.elsewhere():
+            placement = with_copies(
+                placement, lambda folder: self.rewritten(artifact, folder, threads=threads)
+            )
         return OrtSession(session, placement, device="cuda" if self.provider == _CUDA else "cpu")
+
+    def _session(self, source: str | bytes, options: ort.SessionOptions) -> ort.InferenceSession:
+        """Return a session on the provider; ORT gives one on the CPU, without an exception, if that does not start."""
+        import onnxruntime
+
+        kinds: dict[str, Any] = {"disabled_optimizers": list(self.disabled)}
+        # Else a run that fails on CUDA is repeated on the CPU, with a print.
+        kinds["enable_fallback"] = 0
+        if self.library:
+            options.add_provider_for_devices(
+                plugin_devices(self.provider, self.library), dict(self.provider_options)
+            )
+        else:
+            kinds["providers"] = [(self.provider, dict(self.provider_options))]
+        return onnxruntime.InferenceSession(source, options, **kinds)
 
     def rewritten(self, artifact: Artifact, folder: Path, *, threads: int | None = None) -> Path:
         """Write the graph that ONNX Runtime's optimiser makes of the file, with fused nodes and other layouts.
@@ -117,8 +137,6 @@ class OrtRuntime:
         Raises:
             Exception: whatever ONNX Runtime raises when it opens the file.
         """
-        import onnxruntime
-
         options, path = self._options(threads), folder / "rewritten.onnx"
         options.optimized_model_filepath = str(path)
         options.add_session_config_entry(
@@ -127,12 +145,7 @@ class OrtRuntime:
         options.add_session_config_entry(
             "session.optimized_model_external_initializers_min_size_in_bytes", str(_LARGE)
         )
-        onnxruntime.InferenceSession(
-            str(artifact.path),
-            options,
-            providers=[(self.provider, dict(self.provider_options))],
-            disabled_optimizers=list(self.disabled),
-        )
+        self._session(str(artifact.path), options)
         return path
 
     def as_written(self) -> OrtRuntime:
@@ -161,6 +174,47 @@ class OrtRuntime:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         return options
+
+
+def unoptimised() -> OrtRuntime:
+    """Return the CPU provider without graph optimisations: the file as it is written."""
+    return OrtRuntime("ort-cpu-noopt", optimise=False)
+
+
+_CUDA_INSTALL = "onnx-attest[torch,cuda]: torch's CUDA build brings the CUDA libraries"
+
+
+def cuda() -> OrtRuntime:
+    """Return CUDA in fp32; ORT computes fp32 products in TF32 unless told otherwise."""
+    return OrtRuntime("ort-cuda", _CUDA, {"use_tf32": "0"}, install=_CUDA_INSTALL)
+
+
+def cuda_tf32() -> OrtRuntime:
+    """Return CUDA as ORT runs it by default: another arithmetic, so another runtime."""
+    profiles = {**OF_DTYPE, "float32": "tf32"}
+    return OrtRuntime("ort-cuda-tf32", _CUDA, {"use_tf32": "1"}, profiles=profiles, install=_CUDA_INSTALL)
+
+
+def nxrt() -> OrtRuntime:
+    """Return a plugin provider of PyPI that runs on any CPU: it takes some nodes and leaves others."""
+    return OrtRuntime("ort-nxrt", "cpu_ep", library="nxrt_ep_cpu", install="onnx-attest[plugin]")
+
+
+def provider(reference: str) -> OrtRuntime:
+    """Return the runtime that `ort:PROVIDER[@LIBRARY][,key=value...]` names; a file's folder is left out of its name.
+
+    Raises:
+        UsageError: no provider is named, or an option is no `key=value`.
+    """
+    head, *pairs = reference.removeprefix("ort:").split(",")
+    name, at, library = head.partition("@")
+    options = dict(pair.partition("=")[::2] for pair in pairs)
+    if not name or (at and not library) or not all("=" in pair and pair[0] != "=" for pair in pairs):
+        raise UsageError(
+            f"{reference!r} is no provider: give ort:PROVIDER or ort:PROVIDER@LIBRARY, then ,key=value"
+        )
+    shown = ",".join([f"ort:{name}{at}{Path(library).name}", *pairs])
+    return OrtRuntime(shown, name, options, library=library, reference=reference)
 
 
 def set_option(options: ort.SessionOptions, key: str, value: str) -> None:
@@ -210,7 +264,10 @@ def _as_the_same_kind(onnxruntime: Any, now: Any, value: str) -> Any:
     if isinstance(now, int) and not hasattr(now, "name"):
         return int(value)
     if hasattr(now, "name"):  # an enumeration of pybind11
-        return getattr(type(now), value)
+        members = type(now).__members__
+        if value not in members:
+            raise ValueError(f"give one of {', '.join(members)}")
+        return members[value]
     return value
 
 
@@ -222,12 +279,20 @@ class OrtSession:
         self._session = session
         self._device = device
         self._outputs = [output.name for output in session.get_outputs()]
+        kinds = {one.type for one in (*session.get_inputs(), *session.get_outputs())}
+        self._takes_or_gives_bfloat16 = _BFLOAT16_TENSOR in kinds
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Tensors:
         """Return the outputs by name, on the host."""
-        if self._device == "cpu":
-            return as_arrays(self._outputs, self._session.run(self._outputs, dict(inputs)))
-        return self._run_bound(inputs)
+        if self._device != "cpu":
+            return self._run_bound(inputs)
+        if self._takes_or_gives_bfloat16:
+            held = {
+                name: np.ascontiguousarray(array) for name, array in inputs.items()
+            }  # values only point to them
+            values = self._session.run_with_ort_values(self._outputs, _as_values(held))
+            return as_arrays(self._outputs, [_as_array(value) for value in values])
+        return as_arrays(self._outputs, self._session.run(self._outputs, dict(inputs)))
 
     def _run_bound(self, inputs: Mapping[str, NDArray[Any]]) -> Tensors:
         binding = self._session.io_binding()
@@ -245,97 +310,41 @@ class OrtSession:
         return as_arrays(self._outputs, [value.numpy() for value in values])
 
 
+def _as_values(inputs: Mapping[str, NDArray[Any]]) -> dict[str, ort.OrtValue]:
+    """Return arrays as ONNX Runtime's own values: `run` takes no bfloat16 from NumPy, a value of its bits can be made."""
+    from onnxruntime import OrtValue
+
+    return {
+        name: OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16)
+        if array.dtype.name == "bfloat16"
+        else OrtValue.ortvalue_from_numpy(array)
+        for name, array in inputs.items()
+    }
+
+
+def _as_array(value: ort.OrtValue) -> NDArray[Any]:
+    """Return a value on the host as an array; a bfloat16 one is read from its memory, since `numpy` knows no such type."""
+    if value.data_type() != _BFLOAT16_TENSOR:
+        return np.asarray(value.numpy())
+    import ml_dtypes
+
+    shape = tuple(value.shape())
+    size = math.prod(shape)
+    bits = (
+        np.array((ctypes.c_uint16 * size).from_address(value.data_ptr())) if size else np.zeros(0, np.uint16)
+    )
+    return np.asarray(bits.view(ml_dtypes.bfloat16).reshape(shape))
+
+
 def _not_implemented() -> type[Exception]:
     from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Refusal
 
     return Refusal  # type: ignore[no-any-return]
 
 
-def _placement(session: ort.InferenceSession, requested: str) -> Placement:
-    nodes: Counter[str] = Counter()
-    # The query is missing before ORT 1.24; then the nodes stay unknown, and the report says so.
-    if hasattr(session, "get_provider_graph_assignment_info"):
-        for subgraph in session.get_provider_graph_assignment_info():
-            nodes[subgraph.ep_name] += len(subgraph.get_nodes())
-    return Placement((requested,), tuple(session.get_providers()), dict(nodes))
-
-
-def _refuse_fallback(placement: Placement, requested: str) -> None:
-    # ORT gives a CPU session without an exception when a provider fails to start.
-    if requested not in placement.used:
-        raise UnavailableError(
-            f"asked for {requested}, the session runs on {', '.join(placement.used)} instead"
-        )
-    if placement.nodes_by_provider and not placement.nodes_by_provider.get(requested):
-        elsewhere = ", ".join(placement.nodes_by_provider)
-        raise UnavailableError(f"{requested} is listed by the session, but all nodes run on {elsewhere}")
-
-
-@cache
-def _why_not(provider: str) -> str:
-    """Return why no session runs on the provider, "" if one does: a graph of one node is really opened on it.
-
-    ORT gives a CPU session and logs the reason, if at all; the system's loader says it in a line.
-    """
-    if provider == _CPU:
-        return ""
-    import onnxruntime
-
-    if provider == _CUDA and hasattr(onnxruntime, "preload_dlls"):
-        _preload_quietly()
-    onnxruntime.set_default_logger_severity(_FATAL_ONLY)
-    try:
-        session = onnxruntime.InferenceSession(_ONE_NODE, providers=[provider], enable_fallback=0)
-    except Exception as error:  # noqa: BLE001 - ORT's exceptions have no common type but Exception
-        return " ".join(str(error).split())
-    finally:
-        onnxruntime.set_default_logger_severity(_WARNINGS)
-    if provider in session.get_providers():
-        return ""
-    reasons = "; ".join(filter(None, (_loader_words(), _no_device())))
-    return reasons or f"ONNX Runtime starts no session on {provider} and does not say why"
-
-
-def _loader_words() -> str:
-    """Return what the system's loader says of ORT's CUDA library, "" if it loads or is not there."""
-    import onnxruntime
-
-    library = Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"
-    try:
-        ctypes.CDLL(str(library))
-    except OSError as error:
-        return str(error) if library.exists() else ""
-    return ""
-
-
-def _preload_quietly() -> None:
-    """Load CUDA's libraries from the installed NVIDIA or torch wheels; ORT prints about each one it misses."""
-    import contextlib
-    import io
-
-    import onnxruntime
-
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        onnxruntime.preload_dlls()
-
-
-def _no_device() -> str:
-    """Return why there is no CUDA device, in the driver's words, "" if there is one."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        return str(error)
-    if status := driver.cuInit(0):
-        return f"cuInit failed with CUDA error {status}"
-    count = ctypes.c_int(0)
-    driver.cuDeviceGetCount(ctypes.byref(count))
-    return "" if count.value else "the CUDA driver lists no device"
-
-
-def installed_builds() -> tuple[str, ...]:
-    """Return the ONNX Runtime distributions installed; two of them overwrite each other's files."""
-    names = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
-    found = {
-        dist.metadata["Name"].lower() for dist in importlib.metadata.distributions() if dist.metadata["Name"]
-    }
-    return tuple(name for name in names if name in found)
+def _refuse_bfloat16(session: ort.InferenceSession) -> None:
+    for value in (*session.get_inputs(), *session.get_outputs()):
+        if value.type == _BFLOAT16_TENSOR:
+            raise UnavailableError(
+                f"{value.name} is bfloat16, which ONNX Runtime's Python interface neither binds to a device nor gives back"
+            )

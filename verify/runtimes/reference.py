@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import OF_DTYPE
 from onnx_attest.verify.runtimes.base import Availability, Placement, Session, Tensors, as_arrays
+
+if TYPE_CHECKING:
+    from onnx_attest.export.artifact import Artifact
 
 
 @dataclass(frozen=True)

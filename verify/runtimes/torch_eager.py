@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.errors import UsageError
-from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import OF_DTYPE
 from onnx_attest.verify.runtimes.base import Availability, Placement, Session, Tensors, UnavailableError
+
+if TYPE_CHECKING:
+    from onnx_attest.export.artifact import Artifact
+
+_CPU = "cpu"
+_DEVICE = "an NVIDIA GPU with its driver, and a build of torch for it"
 
 
 @dataclass(frozen=True)
 class TorchRuntime:
-    """The module in eager mode on the CPU."""
+    """The module in eager mode on a device, as torch names it."""
 
     name: str = "torch"
+    device: str = _CPU
+    runs_module: ClassVar[bool] = True
 
     def arithmetic(self, dtype: str) -> str:
         """Return the declared profile."""
         return OF_DTYPE[dtype]
 
     def availability(self) -> Availability:
-        """Say whether torch can be imported."""
+        """Say whether torch can be imported, and reaches the device."""
         try:
             import torch
         except (ImportError, OSError) as error:  # OSError: a library of a broken installation
-            return Availability(False, reason=f"{error}; install onnx-attest[torch]")
-        return Availability(True, str(torch.__version__))
+            return Availability(False, reason=str(error), install="onnx-attest[torch]")
+        version = str(torch.__version__)
+        if self.device != _CPU:
+            try:
+                torch.zeros(1, device=self.device).cpu()
+            except (RuntimeError, AssertionError) as error:  # AssertionError: a build without CUDA
+                return Availability(False, version, " ".join(str(error).split()), _DEVICE)
+        return Availability(True, version)
 
     def open(self, artifact: Artifact, *, model: bytes | None = None, threads: int | None = None) -> Session:
         """Return a session over the artifact's module; `model` is ignored: torch runs no ONNX file.
@@ -39,34 +54,61 @@ class TorchRuntime:
         Raises:
             UnavailableError: no torch, no module known, or the module no longer has the exported parameters.
         """
-        available = self.availability()
-        if not available.usable:
-            raise UnavailableError(available.reason)
+        self.availability().demand()
         import torch
 
         if threads is not None:
             torch.set_num_threads(threads)
-        return TorchSession(module_of(artifact), artifact)
+        module = module_of(artifact)
+        if self.device != _CPU:  # a live module is the caller's, and stays where it is
+            module = copy.deepcopy(module).to(self.device)
+        return TorchSession(module, artifact, self.device)
+
+
+def cuda() -> TorchRuntime:
+    """Return torch on CUDA as it is by default: products of float32 without TF32."""
+    return TorchRuntime("torch-cuda", "cuda")
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a run of a module had inside, in order.
+
+    Attributes:
+        norms: what each normalisation gave.
+        lookups: the indices of each embedding.
+    """
+
+    norms: list[NDArray[Any]]
+    lookups: list[NDArray[Any]]
 
 
 class TorchSession:
-    """A module called as `forward(*inputs)` in the contract's order."""
+    """A module called as `forward(*inputs)` in the contract's order; inputs go to its device, outputs come back."""
 
-    placement = Placement(("cpu",), ("cpu",))
-
-    def __init__(self, module: Any, artifact: Artifact) -> None:
+    def __init__(self, module: Any, artifact: Artifact, device: str = _CPU) -> None:
         assert artifact.manifest is not None  # module_of refused it otherwise
-        self._module = module
+        self.placement = Placement((device,), (device,), details=_details(device))
+        self._module, self._device = module, device
         self._inputs = [spec.name for spec in artifact.manifest.contract.inputs]
         self._outputs = [spec.name for spec in artifact.manifest.contract.outputs]
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Tensors:
-        """Return the outputs by name."""
+        """Return the outputs by name.
+
+        Raises:
+            UnavailableError: an output is on another device than asked for.
+        """
         import torch
 
-        with torch.inference_mode():
-            result = self._module(*(_to_torch(inputs[name]) for name in self._inputs))
+        # What `forward` makes without naming a device (a mask, positions) is made there too.
+        where = contextlib.nullcontext() if self._device == _CPU else torch.device(self._device)
+        with torch.inference_mode(), where:
+            result = self._module(*(_to_torch(inputs[name]).to(self._device) for name in self._inputs))
         values = result if isinstance(result, tuple | list) else (result,)
+        for name, value in zip(self._outputs, values, strict=True):
+            if value.device.type != self._device:
+                raise UnavailableError(f"{name} came back on {value.device.type}, not on {self._device}")
         return {name: _to_numpy(value) for name, value in zip(self._outputs, values, strict=True)}
 
     def attention_weights(self, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
@@ -84,11 +126,13 @@ class TorchSession:
 
         return self._run_and_see(inputs, SoftmaxInputsSeen())[1]
 
-    def run_and_see_norms(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[Tensors, list[NDArray[Any]]]:
-        """Return the outputs, and what each normalisation of the run gave, in order."""
-        from onnx_attest.verify.runtimes.torch_weights import NormsSeen
+    def run_and_listen(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[Tensors, Heard]:
+        """Return the outputs, and what each normalisation gave and each embedding was asked for, in order."""
+        from onnx_attest.verify.runtimes.torch_weights import PlacesSeen
 
-        return self._run_and_see(inputs, NormsSeen())
+        listener = PlacesSeen()
+        outputs, norms = self._run_and_see(inputs, listener)
+        return outputs, Heard(norms, [_to_numpy(indices) for indices in listener.looked_up])
 
     def _run_and_see(
         self, inputs: Mapping[str, NDArray[Any]], listener: Any
@@ -96,6 +140,19 @@ class TorchSession:
         with listener:
             outputs = self.run(inputs)
         return outputs, [_to_numpy(tensor) for tensor in listener.seen]
+
+
+def _details(device: str) -> dict[str, str]:
+    """Return what decides the arithmetic on a device, and which device it is."""
+    import torch
+
+    if device == _CPU:
+        return {}
+    return {
+        "device": str(torch.cuda.get_device_name()),
+        "cuda": str(torch.version.cuda),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+    }
 
 
 def _to_torch(array: NDArray[Any]) -> Any:
@@ -110,6 +167,7 @@ def _to_torch(array: NDArray[Any]) -> Any:
 def _to_numpy(tensor: Any) -> NDArray[Any]:
     import torch
 
+    tensor = tensor.cpu()
     if tensor.dtype == torch.bfloat16:
         import ml_dtypes
 
@@ -136,10 +194,12 @@ def module_of(artifact: Artifact) -> Any:
         )
     import torch
 
+    from onnx_attest.export.lower import prepared
     from onnx_attest.models.entry import build_module, parameters_digest, resolve
 
     try:
-        module = build_module(resolve(manifest.module)).to(getattr(torch, manifest.dtype))
+        dtype = getattr(torch, manifest.dtype)
+        module = prepared(build_module(resolve(manifest.module)).to(dtype), manifest.contract, dtype)
     except UsageError as error:
         raise UnavailableError(f"its module cannot be built: {error}") from error
     if parameters_digest(module) != manifest.parameters_sha256:

@@ -61,14 +61,49 @@ class SoftmaxInputsSeen(_Listener):
         return args[0] if func in softmax else None
 
 
-class NormsSeen(_Listener):
-    """Keeps the result of each layer_norm and rms_norm."""
+_LAYERS = (torch.nn.functional.layer_norm, torch.nn.functional.rms_norm)
+_PRODUCTS = ("mul", "multiply", "__mul__", "__rmul__", "mul_", "__imul__")
+_QUOTIENTS = ("div", "divide", "true_divide", "__truediv__", "div_", "__itruediv__")
+_ROOTS = {"rsqrt": _PRODUCTS, "sqrt": _QUOTIENTS}
+
+
+class PlacesSeen(_Listener):
+    """Keeps the indices of each embedding and the result of each normalisation: of layer_norm and rms_norm, and of products with a reciprocal root.
+
+    The latter is how RMS normalisation is written out, x * rsqrt(mean(x^2) + epsilon), or x / sqrt(...). A root of a single
+    number without axes is a scale.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._roots: dict[int, tuple[torch.Tensor, tuple[str, ...]]] = {}
+        self.looked_up: list[torch.Tensor] = []
 
     def heard(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> torch.Tensor | None:
-        """Return the result of a call."""
-        return result if func in (torch.nn.functional.layer_norm, torch.nn.functional.rms_norm) else None
+        """Return the result of a call that normalises; keep the indices of one that looks up."""
+        if func is torch.nn.functional.embedding:
+            self.looked_up.append(args[0])
+            return None
+        if func in _LAYERS:
+            return result
+        name = getattr(func, "__name__", "")
+        if isinstance(result, torch.Tensor) and result.dim():
+            if name in _ROOTS:
+                self._roots[id(result)] = (
+                    result,
+                    _ROOTS[name],
+                )  # held, so that no other tensor gets its identity
+            elif name in ("to", "type_as", "float", "double", "type") and id(args[0]) in self._roots:
+                self._roots[id(result)] = (result, self._roots[id(args[0])][1])
+            elif any(name in self._roots[id(one)][1] for one in self._factors(name, args)):
+                return result
+        return None
+
+    def _factors(self, name: str, args: tuple[Any, ...]) -> list[Any]:
+        factors = args if name in _PRODUCTS else args[1:]
+        return [one for one in factors if id(one) in self._roots]
 
 
 def _weights(

@@ -8,11 +8,14 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
 from types import TracebackType
 
+from onnx_attest.verify.pages import ONE_THREAD_IN_BLAS
+from onnx_attest.verify.workers import resident
 from onnx_attest.verify.workers.streams import one_line
 
 # How long a child may take to end by itself, once its work is over or its pipe is closed.
@@ -20,18 +23,73 @@ _GRACE_S = 5.0
 # An answer with the most samples is a few kilobytes; more than this comes from something else.
 _LONGEST_ANSWER_BYTES = 1 << 24
 _STDERR_TAIL_BYTES = 4096
+MIB = 2**20
+SILENCE_S = 300.0
+"""A request that takes longer is taken for a hang; the longest of the catalogue, an export, takes a few seconds."""
+_SHARE = 0.8
+"""Of the machine's memory, from which on a process is ended: beyond it the system ends one, and not always that one."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a process may take.
+
+    Attributes:
+        time_s: for each request.
+        memory_bytes: that it may hold with all processes that it starts, as resident size; None for as much as it wants.
+    """
+
+    time_s: float = SILENCE_S
+    memory_bytes: int | None = None
+
+
+def usual_limits(time_s: float | None = None, memory_bytes: int | None = None) -> Limits:
+    """Return limits with the usual one where none is given: of memory, most of what the machine has, if that is known."""
+    if memory_bytes is None and resident.is_told() and (size := resident.machine_bytes()) is not None:
+        memory_bytes = int(_SHARE * size)
+    return Limits(SILENCE_S if time_s is None else time_s, memory_bytes)
 
 
 class Child:
-    """A worker process: started when it is first asked, ended when it breaks, then started again."""
+    """A worker process: started when it is first asked, ended when it breaks, then started again.
 
-    def __init__(self, command: Sequence[str], threads: int, stderr: Path) -> None:
-        self._command = list(command)
-        self._environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        self._stderr = stderr
+    It leads a session of its own, so that it is ended with all processes that it started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        threads: int | None,
+        stderr: Path,
+        *,
+        memory_bytes: int | None = None,
+        inherited: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Say how it is started.
+
+        Args:
+            command: of the process.
+            threads: of its numerical libraries; None for what the environment says.
+            stderr: the file that its stderr goes to.
+            memory_bytes: see `Limits`.
+            inherited: descriptors that it gets under their numbers.
+            environment: instead of this process's own.
+        """
+        self._command, self._inherited = list(command), tuple(inherited)
+        self._environment = dict(os.environ if environment is None else environment)
+        if threads is not None:
+            self._environment |= {"OMP_NUM_THREADS": str(threads), **ONE_THREAD_IN_BLAS}
+        self._stderr, self._memory_bytes = stderr, memory_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
+        self._watch: _Watch | None = None
         self._ended = False
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process, as far as is known."""
+        return self._process is not None
 
     def __enter__(self) -> Child:
         return self
@@ -82,7 +140,7 @@ class Child:
             self._end(0)
             reason = f"its process wrote something that is not an answer: {_excerpt(line)}"
         else:  # the end of its output: it is dying by itself, and its return code is worth waiting for
-            reason = _describe_end(self._end(_GRACE_S))
+            reason = self._describe_end(self._end(_GRACE_S))
             reason += f" in the middle of an answer: {_excerpt(line)}" if line else " without an answer"
         complaint = _last_line(self._stderr)
         return one_line(f"{reason}; the last line on its stderr: {complaint}" if complaint else reason)
@@ -91,18 +149,34 @@ class Child:
         """End the child now and for good, from another thread than the one that waits for it."""
         self._ended = True
         if (process := self._process) is not None:
-            process.kill()
+            _kill(process)
+
+    def hang_up(self) -> None:
+        """Tell the child, by closing its input, that there is nothing more to do."""
+        if (process := self._process) is not None and process.stdin is not None:
+            with contextlib.suppress(OSError):  # an unsent request
+                process.stdin.close()
+
+    def stop(self, *, at_once: bool) -> None:
+        """End the child, which may take a moment to tidy up or not; the next request starts another one."""
+        self._end(0 if at_once else _GRACE_S)
 
     def _start(self) -> subprocess.Popen[bytes]:
         # A file, because a pipe that nobody empties would stop a talkative child.
         with self._stderr.open("wb") as stderr:
-            return subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            process = subprocess.Popen(  # noqa: S603 - an interpreter of the user's choice and our own module
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 env=self._environment,
+                pass_fds=self._inherited,
+                start_new_session=True,
             )
+        if self._memory_bytes is not None:
+            self._watch = _Watch(process, self._memory_bytes)
+            self._watch.start()
+        return process
 
     def _end(self, grace_s: float) -> int | None:
         """Let the child end within a time, else kill it; return its return code, None if it was killed."""
@@ -116,9 +190,12 @@ class Child:
         try:
             code = process.wait(grace_s)
         except subprocess.TimeoutExpired:
-            process.kill()
+            _kill(process)
             process.wait()
             code = None
+        _kill(process)  # what it started and left behind
+        if self._watch is not None:
+            self._watch.over.set()
         if self._reader is not None:
             self._reader.join(_GRACE_S)
             if (
@@ -126,6 +203,49 @@ class Child:
             ):  # else a process that the child started holds the pipe: closing would wait
                 process.stdout.close()
         return code
+
+    def _describe_end(self, code: int | None) -> str:
+        if self._watch is not None and self._watch.seen > self._watch.limit:
+            return (
+                f"its process held {self._watch.seen / MIB:,.0f} MiB of memory, the limit is {self._watch.limit / MIB:,.0f} "
+                "MiB, so it was killed"
+            )
+        return _describe_end(code)
+
+
+class _Watch(threading.Thread):
+    """Ends a process, with all those that it started, when together they hold more memory than they may."""
+
+    def __init__(self, process: subprocess.Popen[bytes], limit: int) -> None:
+        super().__init__(daemon=True, name="memory of a worker")
+        self.limit, self.seen, self.over = limit, 0, threading.Event()
+        self._process = process
+
+    def run(self) -> None:
+        started: list[int] = []
+        turn = 0
+        while not self.over.wait(_LOOK_S):
+            if turn % _TURNS == 0:  # the list costs more than the sizes
+                started = resident.descendants(self._process.pid)
+            turn += 1
+            size = sum(map(resident.resident_bytes, (self._process.pid, *started)))
+            if size > self.limit:
+                self.seen = size
+                _kill(self._process)
+                return
+
+
+_LOOK_S = 0.05  # filling memory takes a second for a few gigabytes
+_TURNS = 10
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process with all those that it started and that are in its session."""
+    if not hasattr(os, "killpg"):
+        process.kill()
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says so of a group of zombies
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _describe_end(code: int | None) -> str:

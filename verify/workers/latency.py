@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import read_artifact
 from onnx_attest.verify.records import Verdict
-from onnx_attest.verify.runtimes.base import Session, Tensors, UnavailableError
+from onnx_attest.verify.runtimes.base import Clocked, Session, Tensors, UnavailableError
+from onnx_attest.verify.runtimes.isolated import to_be_timed
 from onnx_attest.verify.runtimes.registry import select
 from onnx_attest.verify.workers.streams import one_line, private_streams
 
@@ -129,7 +130,7 @@ def take_samples(session: Session, inputs: Tensors, budget: LatencyBudget) -> tu
 
 
 def _measure(request: Request, answer: Answer) -> None:
-    (runtime,) = select((request.runtime,))
+    runtime = to_be_timed(*select((request.runtime,)))
     # This imports the runtime's package, which is not part of what a session costs.
     # A plain string: torch's version is of a class of its own, which JSON has no word for.
     answer.runtime_version = str(runtime.availability().version)
@@ -137,6 +138,7 @@ def _measure(request: Request, answer: Answer) -> None:
     inputs = _load_inputs(request)
     session, answer.session_s = _timed(lambda: runtime.open(artifact, threads=request.threads))
     answer.provider_used = session.placement.used
+    answer.reason = session.placement.elsewhere()  # its time is in part another provider's
     with _no_garbage_collection():
         answer.first_call_s = _call_s(session, inputs)
         for _ in range(request.budget.warm_up_calls):
@@ -151,6 +153,8 @@ def _call_s(session: Session, inputs: Tensors) -> float:
     end = perf_counter_ns()
     # Freed before the next call, as a server would, but not on this call's clock.
     del outputs
+    if isinstance(session, Clocked):
+        return session.last_call_s
     return (end - start) / _NANOSECONDS
 
 

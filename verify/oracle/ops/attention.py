@@ -93,7 +93,8 @@ def _attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bound
     )  # fmt: skip
     _refuse_overflow(weights, arithmetic, precision)
     if node.empty_rows in ("unknown", "zero"):
-        output, weights = (_zero_where_empty(part, allowed, bias) for part in (output, weights))
+        keys_there = k.value.shape[-2]
+        output, weights = (_zero_where_empty(part, keys_there, allowed, bias) for part in (output, weights))
     if three_axes:
         output = merged_heads(output)
     if mode == WEIGHTS:
@@ -242,9 +243,9 @@ def _padded(mask: NDArray[Any], keys: int, *, hidden: float) -> NDArray[Any]:
     return np.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, missing)], constant_values=hidden)
 
 
-def _zero_where_empty(part: Bounded, allowed: Bounded | None, bias: Bounded | None) -> Bounded:
-    """Return the output, or the weights, with 0 in the rows that have no key at all."""
-    hidden: Any = np.zeros(1, bool)
+def _zero_where_empty(part: Bounded, keys: int, allowed: Bounded | None, bias: Bounded | None) -> Bounded:
+    """Return the output, or the weights, with 0 in the rows that have no key at all: all, where there are none."""
+    hidden: Any = np.zeros((1, 1, 1, keys), bool)
     if allowed is not None:
         hidden = hidden | ~allowed.value
     if bias is not None:

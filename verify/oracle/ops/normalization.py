@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle import bounded
+from onnx_attest.verify.oracle.blocks import in_blocks
 from onnx_attest.verify.oracle.bounded import KAPPA, Bounded, Floats, rounded, sum_variance
 from onnx_attest.verify.oracle.kernels import Kernel
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, Operator, optional, required
@@ -33,26 +36,51 @@ def normalized(
     E_variance = mean(2|d| E_d + E_d^2) + gamma_(n+3) (mean x^2 + mean^2), which covers kernels that take the variance
     as mean x^2 - mean^2; the relative error of r is half of E_variance / (variance + epsilon - E_variance).
     """
-    n = int(np.prod([x.value.shape[axis] for axis in axes], dtype=np.int64))
-    u, slack = max(arithmetic.u, arithmetic.u_s), gamma(n + 3, arithmetic.u_acc)
-    error = np.broadcast_to(x.errors(), x.value.shape)
-
     if arithmetic.kernel is not None:
         return _carried_out(x.value, axes, epsilon.value, arithmetic.kernel)
+    last = tuple(range(x.value.ndim - len(axes), x.value.ndim)) == axes
+
+    def of(value: Floats, error: Floats, variance: Floats | None) -> tuple[Any, ...]:
+        return _normalized(value, error, variance, axes, epsilon, arithmetic)
+
+    operands: tuple[Any, ...] = (x.value, x.errors(), x.variances() if arithmetic.deviations else None)
+    # A row at a time, in the processor's cache: there are a dozen passes.
+    parts = (
+        in_blocks(of, operands, whole_axes=len(axes)) if last and epsilon.value.ndim == 0 else of(*operands)
+    )
+    y, inherited, variance, centre, centre_error, r, r_error = parts
+    result = rounded(y, inherited, arithmetic, variance=0.0 if variance is None else variance)
+    return result, Bounded(centre, centre_error), Bounded(r, r_error)
+
+
+def _normalized(
+    x: Floats,
+    error: Floats,
+    given: Floats | None,
+    axes: tuple[int, ...],
+    epsilon: Bounded,
+    arithmetic: Arithmetic,
+) -> tuple[Floats | None, ...]:
+    """Return y with its inherited error and variance, the mean with its error, r with its error."""
+    n = math.prod(x.shape[axis] for axis in axes)
+    u, slack = max(arithmetic.u, arithmetic.u_s), gamma(n + 3, arithmetic.u_acc)
+    error = np.broadcast_to(error, x.shape)
 
     def mean(values: Floats) -> Floats:
         return np.asarray(values.mean(axes, keepdims=True))
 
-    centre = mean(x.value)
+    centre, mean_square = mean(x), mean(x * x)
     # Sum, mean, squares and variance are kept in the format of the operator's own steps: one rounding each.
     steps = 3 * arithmetic.u
-    centre_error = mean(error) + slack * mean(np.abs(x.value)) + steps * np.abs(centre)
-    d = x.value - centre
-    d_error = error + centre_error + u * (np.abs(d) + error + centre_error)
+    centre_error = mean(error) + slack * mean(np.abs(x)) + steps * np.abs(centre)
+    d = x - centre
+    size = np.abs(d)
+    d_error = error + centre_error
+    d_error = d_error + u * (size + d_error)
     spread = mean(d * d) + epsilon.value
     spread_error = (
-        mean(2 * np.abs(d) * d_error + d_error**2)
-        + slack * (mean(x.value**2) + centre**2)
+        mean((2 * size + d_error) * d_error)
+        + slack * (mean_square + centre**2)
         + (u + steps) * spread
         + epsilon.errors()
     )
@@ -60,29 +88,34 @@ def normalized(
     with np.errstate(divide="ignore"):
         relative = 0.5 * spread_error / remaining + 4 * u
     r = 1 / np.sqrt(spread)
-    inherited = r * (1 + relative) * d_error + np.abs(d) * r * relative
-    variance: Floats | float = 0.0
-    if arithmetic.deviations:
+    y = d * r
+    inherited = r * (1 + relative) * d_error + size * (r * relative)
+    variance = None
+    if given is not None:
         # y = d r: through d, through its mean, and through r, whose own roundings are those of summing n squares.
-        given, y = np.broadcast_to(x.variances(), x.value.shape), d * r
-        of_sum = sum_variance(centre, mean(x.value**2) / n, n, arithmetic)
-        of_squares = sum_variance(np.ones_like(r), mean(y**4) / n, n, arithmetic) / 4
-        own = KAPPA * (u * y) ** 2 * 3
-        through = given + mean(given) / n + y**2 * mean(y**2 * given) / n
-        variance = r**2 * (through + of_sum) + y**2 * of_squares + own
-    result = rounded(d * r, inherited, arithmetic, variance=variance)
-    return result, Bounded(centre, centre_error), Bounded(r, r * relative)
+        given, square = np.broadcast_to(given, x.shape), y * y
+        of_sum = sum_variance(centre, mean_square / n, n, arithmetic)
+        of_squares = sum_variance(np.ones_like(r), mean(square * square) / n, n, arithmetic) / 4
+        through = given + mean(given) / n + square * (mean(square * given) / n)
+        variance = r**2 * (through + of_sum) + square * (of_squares + 3 * KAPPA * u**2)
+    return y, inherited, variance, centre, centre_error, r, r * relative
 
 
 def _carried_out(
     x: Floats, axes: tuple[int, ...], epsilon: Floats, kernel: Kernel
 ) -> tuple[Bounded, Bounded, Bounded]:
-    """Return the same as a kernel computes it: mean, differences, mean of their squares."""
+    """Return the same as a kernel computes it: mean, differences, mean of their squares.
+
+    One that sums one after another has passed over the numbers once, as ONNX Runtime does: mean x^2 - mean^2.
+    """
     work = replace(kernel, storing=kernel.working)
     n = float(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
     centre = work.stored(work.total(x, axes, keepdims=True) / n)
     d = work.stored(x - centre)
-    spread = work.stored(work.total(work.stored(d * d), axes, keepdims=True) / n)
+    terms = work.stored((x if kernel.block == 1 else d) ** 2)
+    spread = work.stored(work.total(terms, axes, keepdims=True) / n)
+    if kernel.block == 1:
+        spread = np.maximum(work.stored(spread - work.stored(centre * centre)), 0.0)
     r = work.stored(1 / work.stored(np.sqrt(work.stored(spread + epsilon))))
     return Bounded(kernel.stored(d * r)), Bounded(kernel.stored(centre)), Bounded(kernel.stored(r))
 

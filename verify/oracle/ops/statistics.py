@@ -98,8 +98,13 @@ def scaled(
     Runtimes fold what each channel has into one factor and one shift, x (scale r) + (bias - mean scale r): then it is
     x and the mean, not their difference, that are rounded, and once more the bias.
     """
+    kernel = arithmetic.kernel
+    if kernel is not None and kernel.block == 1:  # the pool holds this way too, see `pool`
+        folded_scale = bounded.multiply(scale, r, arithmetic)
+        shift = bounded.subtract(bias, bounded.multiply(mean, folded_scale, arithmetic), arithmetic)
+        return bounded.add(bounded.multiply(x, folded_scale, arithmetic), shift, arithmetic)
     result = bounded.add(bounded.multiply(normal, scale, arithmetic), bias, arithmetic)
-    if arithmetic.kernel is not None:
+    if kernel is not None:
         return result
     u, factor = max(arithmetic.u, arithmetic.u_s), np.abs(scale.value) + scale.errors()
     with np.errstate(invalid="ignore", over="ignore"):

@@ -12,10 +12,12 @@ from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.streaming.bound import bound_of, deviation_of
 from onnx_attest.verify.oracle.streaming.masks import Masks, part_of
 from onnx_attest.verify.oracle.streaming.operands import TAME, KeyHead, Queries
-from onnx_attest.verify.oracle.streaming.panel import Panel, form_panel
-from onnx_attest.verify.oracle.streaming.sums import Sums, add_tile, fill_empty
+from onnx_attest.verify.oracle.streaming.panel import Panel
+from onnx_attest.verify.oracle.streaming.scores import score
+from onnx_attest.verify.oracle.streaming.sums import add_tile, fill_empty
 from onnx_attest.verify.oracle.streaming.terms import Terms
-from onnx_attest.verify.oracle.streaming.tiles import Workspace, panels, tiles
+from onnx_attest.verify.oracle.streaming.tiles import Workspace, panels, room
+from onnx_attest.verify.oracle.streaming.weights import Sums
 
 Floats = NDArray[np.float64]
 
@@ -40,7 +42,7 @@ class Attended:
         bound: tau: no correct runtime is farther from o, (..., queries, d_v); inf where nothing is known.
         deviation: sigma of a correct runtime's error: sharp, not a bound, (..., queries, d_v).
         scale_direction: d o / d log(scale) = Cov_p(s q.K, V), (..., queries, d_v); exact to float32's accuracy
-            relative to sum_j p_j |l_j - m||V_j|.
+            relative to sum_j p_j |l_j - m||V_j|, or to sum_j p_j |l_j||V_j| where no |l_j| is beyond 24.
         log_sum_exp: log sum_j e^l_j, (..., queries); -inf in an empty row.
         top: max_j l_j, (..., queries); -inf in an empty row.
     """
@@ -105,11 +107,11 @@ def attend(
     )
     terms = Terms.of(arithmetic, d, keys, scale, errors.scale, softcap, biased=bias is not None)
     result = Attended(
-        *(np.empty((*lead, queries, v.shape[-1])) for _ in range(4)),
+        *room((4, *lead, queries, v.shape[-1])),  # at once: page faults of each would take longer
         *(np.empty((*lead, queries)) for _ in range(2)),
     )
     group = lead[-1] // k.shape[-3]
-    workspace = Workspace()
+    workspace = Workspace.of(queries, keys, d, v.shape[-1])
     # Overflow and NaN belong to masked garbage and to bounds that say nothing; each is dealt with where it arises.
     with np.errstate(all="ignore"):
         for index in np.ndindex(k.shape[:-2]):
@@ -147,10 +149,10 @@ def _attend_panel(
     into: Attended,
 ) -> None:
     """Write the rows of one head's result."""
-    panel = form_panel(queries, rows, head, terms, work)
-    count, width = panel.logits.shape
-    sums = Sums.zero(count, head.factor.size)
-    for tile in tiles(width):
+    sums = Sums.zero(rows.stop - rows.start, head.factor.size, head.dtype)
+    scores = score(queries, rows, head, terms, sums, work)
+    panel = Panel.of(scores, queries, rows, head, terms)
+    for tile in scores.tiles:
         add_tile(sums, panel, tile, head, terms, work)
     empty = panel.empty
     if not terms.known:
@@ -159,7 +161,8 @@ def _attend_panel(
         fill_empty(sums, panel, empty, head, terms, empty_rows)
     _finish(sums, panel, rows, head, terms, work, into)
     into.top[rows] = np.where(empty, -np.inf, panel.top[:, 0])
-    into.log_sum_exp[rows] = np.where(empty, -np.inf, panel.top[:, 0] + np.log(sums.total[:, 0]))
+    shift = 0.0 if panel.shift is None else panel.shift[:, 0]
+    into.log_sum_exp[rows] = np.where(empty, -np.inf, shift + np.log(sums.total[:, 0]))
     if empty_rows not in ("zero", "mean"):
         for array in (into.value, into.bound, into.deviation, into.scale_direction):
             array[rows][empty] = np.nan

@@ -8,41 +8,52 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.verify.oracle.bounded import ABSORBED, HUGE
+from onnx_attest.verify.oracle.streaming.operands import KeyHead
 from onnx_attest.verify.oracle.streaming.panel import Panel
 from onnx_attest.verify.oracle.streaming.terms import FUNCTION, Terms
-from onnx_attest.verify.oracle.streaming.tiles import Workspace
+from onnx_attest.verify.oracle.streaming.tiles import Workspace, product
+from onnx_attest.verify.oracle.streaming.weights import Tile
 
 Array = NDArray[Any]
 
 
-def add_plain_exponent(
-    W: Array, v: Array, x: Array, t: Array, panel: Panel, terms: Terms, gone: NDArray[np.bool_] | None
-) -> None:
-    """Add to W and v what they have beside their products, where l = s q.K: x is l - m, and t is overwritten.
-
-    In v, score l^2 + (l - m)^2 is a polynomial in l - m whose constant is in the product already.
-    """
-    if gone is not None:
-        for array in (x, W, v):
-            np.copyto(array, 0.0, where=gone)
-    np.add(x, panel.top_short, out=t)
-    np.abs(t, out=t)
+def plain_error(tile: Tile, panel: Panel, head: KeyHead, terms: Terms, work: Workspace) -> Array:
+    """Return W where l = s q.K: its products, and raw |l| + (m - l); 0 where a key is gone."""
+    x = tile.x
+    W, t = work.take("W", x.shape, x.dtype), work.take("t", x.shape, x.dtype)
+    product(panel.sizes, head.sizes[:, tile.keys], out=W)
+    np.abs(x if panel.shift_short is None else np.add(x, panel.shift_short, out=t), out=t)
     t *= terms.raw
+    t -= x
     W += t
-    W -= x
-    np.add(x, panel.shift, out=t)
+    if tile.gone is not None:
+        np.copyto(W, 0.0, where=tile.gone)
+    return W
+
+
+def plain_variance(tile: Tile, panel: Panel, head: KeyHead, work: Workspace) -> Array:
+    """Return v there: its products, and score l^2 + (m - l)^2 as a polynomial in l - c; it overwrites W."""
+    x = tile.x
+    v, t = work.take("W", x.shape, x.dtype), work.take("t", x.shape, x.dtype)
+    product(panel.squares, head.squares[:, tile.keys], out=v)
+    np.add(x, panel.linear, out=t)
     t *= x
     v += t
+    if tile.gone is not None:
+        np.copyto(v, 0.0, where=tile.gone)
+    return v
 
 
-def add_masked_exponent(
-    W: Array, v: Array, x: Array, t: Array, tile: slice, panel: Panel, terms: Terms, work: Workspace,
-    gone: NDArray[np.bool_] | None,
-) -> Array:  # fmt: skip
-    """Do the same where a cap or a bias comes in between; return d l / d log(scale)."""
-    assert panel.raw is not None
-    raw = panel.raw[:, tile]
-    slope = work.take("slope", x.shape, x.dtype)
+def masked_exponent(
+    tile: Tile, panel: Panel, head: KeyHead, terms: Terms, work: Workspace
+) -> tuple[Array, Array, Array]:
+    """Return W, v and d l / d log(scale) where a cap or a bias comes in between; there c = m."""
+    assert tile.raw is not None
+    assert panel.shift_short is not None
+    raw, x = tile.raw, tile.x
+    W, v, slope, t = (work.take(name, x.shape, x.dtype) for name in ("W", "v", "slope", "t"))
+    product(panel.sizes, head.sizes[:, tile.keys], out=W)
+    product(panel.squares, head.squares[:, tile.keys], out=v)
     np.copyto(slope, raw)
     np.abs(raw, out=t)
     t *= terms.raw
@@ -62,27 +73,25 @@ def add_masked_exponent(
     np.multiply(x, x, out=t)
     v += t
     if panel.bias is not None:
-        _add_bias(W, v, slope, np.add(x, panel.top_short, out=t), tile, panel, terms)
+        _add_bias(W, v, slope, np.add(x, panel.shift_short, out=t), tile, panel, terms)
     W -= x
-    if gone is not None:
-        for array in (x, W, v, slope):
-            np.copyto(array, 0.0, where=gone)
-    return slope
+    if tile.gone is not None:
+        for array in (W, v, slope):
+            np.copyto(array, 0.0, where=tile.gone)
+    return W, v, slope
 
 
-def _add_bias(
-    W: Array, v: Array, slope: Array, logit: Array, tile: slice, panel: Panel, terms: Terms
-) -> None:
+def _add_bias(W: Array, v: Array, slope: Array, logit: Array, tile: Tile, panel: Panel, terms: Terms) -> None:
     """Add the error of adding a bias; one so large that it absorbs the score leaves no error but its own."""
     absorbed = None
-    if panel.huge:
-        size = np.abs(panel.bias[:, tile])
+    if tile.huge:
+        size = np.abs(panel.bias[:, tile.columns])
         absorbed = (size > HUGE) & np.isfinite(size)
         absorbed &= np.abs(slope) + panel.unit * W < ABSORBED * size
         if panel.bias_error is not None:
-            absorbed &= panel.bias_error[:, tile] == 0
+            absorbed &= panel.bias_error[:, tile.columns] == 0
     if panel.bias_error is not None:
-        W += (terms.bias * panel.bias_error[:, tile]).astype(W.dtype)
+        W += (terms.bias * panel.bias_error[:, tile.columns]).astype(W.dtype)
     np.abs(logit, out=logit)
     if terms.stored != 1:
         W += terms.stored * logit

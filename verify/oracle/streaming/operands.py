@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from onnx_attest.verify.oracle.streaming.masks import Masks
 from onnx_attest.verify.oracle.streaming.terms import Terms
-from onnx_attest.verify.oracle.streaming.tiles import Workspace, row_dot
+from onnx_attest.verify.oracle.streaming.tiles import Workspace
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -28,11 +28,11 @@ class KeyHead:
     Each column of V is scaled by a power of two so that it is at most 1: nothing overflows when it is squared.
     """
 
-    keys: Floats  # (keys, d)
-    sizes: Array  # (keys, inner), the right factor of W's size-product
-    squares: Array  # (keys, d + 1), of q^2.K^2
-    values: Floats  # (keys, 3 d_v): V, |V| and V^2
-    short: Array  # the same, for magnitudes
+    keys: Floats  # (d, keys)
+    sizes: Array  # (inner, keys), the right factor of W's size-product and of what W has for the whole row
+    squares: Array  # (d + 1, keys), of q^2.K^2 and of what v has for the whole row
+    values: Floats  # (keys, d_v)
+    short: Array  # (3, keys, d_v): V, |V| and V^2 for magnitudes
     value_error: Floats | None
     factor: Floats  # (d_v,): the power of two that V was divided by
     finite: bool  # else a hidden value has a part in the output: 0 * NaN is NaN
@@ -59,33 +59,41 @@ class KeyHead:
     ) -> KeyHead:
         """Scale the values, multiply the coefficients into the keys, and choose the dtype of magnitudes."""
         (keys, d), d_v = k.shape, v.shape[1]
-        largest = np.maximum(v.max(0, initial=0.0), -v.min(0, initial=0.0))
+        high, low = v.max(0, initial=-np.inf), v.min(0, initial=np.inf)
+        largest = np.maximum(np.maximum(high, -low), 0.0)
         # In float64 any power of two up to these is a factor; none of them is beyond its range.
         exponent = np.clip(np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1], -1000, 1000)
-        values = work.take("values", (keys, 3 * d_v))
-        scaled = np.multiply(v, np.ldexp(1.0, -exponent), out=values[:, :d_v])
-        absolute = np.abs(scaled, out=values[:, d_v : 2 * d_v])
-        np.multiply(scaled, scaled, out=values[:, 2 * d_v :])
-        largest, size = absolute.max(0, initial=0.0), np.abs(k, out=work.take("size", k.shape))
-        smallest = np.where(absolute > 0, absolute, 1.0).min(0, initial=1.0)
-        tame = tame and bool(np.all(largest <= _SPREAD * smallest) and size.max(initial=0.0) <= TAME)
-        dtype = np.float32 if tame and np.all((largest > 2.0**-10) | (largest == 0)) else np.float64
-        sizes = work.take("sizes", (keys, (2 if q_error else 1) * d + 1), dtype)
-        np.multiply(size, terms.size if terms.known else 0.0, out=sizes[:, :d], casting="same_kind")
+        shrink = np.ldexp(1.0, -exponent)
+        values = np.multiply(v, shrink, out=work.take("values", (keys, d_v)))
+        largest = largest * shrink
+        smallest = np.abs(values, out=work.take("absolute", (keys, d_v)))
+        smallest = np.where(smallest > 0, smallest, 1.0).min(0, initial=1.0)
+        transposed = work.take_skewed("keys", d, keys)
+        np.copyto(transposed, k.T)
+        tame = tame and bool(k.max(initial=0.0) <= TAME and k.min(initial=0.0) >= -TAME)
+        tame = tame and bool(
+            np.all((largest <= _SPREAD * smallest) & ((largest > 2.0**-10) | (largest == 0)))
+        )
+        dtype = np.float32 if tame else np.float64
+        sizes = work.take_skewed("sizes", (2 if q_error else 1) * d + 1, keys, dtype)
+        np.abs(transposed, out=sizes[:d], casting="same_kind")
+        sizes[:d] *= terms.size if terms.known else 0.0
         if k_error is not None:
-            sizes[:, :d] += terms.inherited * k_error
+            sizes[:d] += terms.inherited * k_error.T
         if q_error:
-            sizes[:, d:-1] = terms.inherited * (size + (0.0 if k_error is None else k_error))
-        sizes[:, -1] = terms.constant
-        squares = work.take("squares", (keys, d + 1), dtype)
-        np.multiply(size, size, out=size)
-        np.multiply(size, terms.square, out=squares[:, :d], casting="same_kind")
-        squares[:, -1] = 1.0
-        short = work.take("short", values.shape, dtype)
-        np.copyto(short, values, casting="same_kind")
-        own_error = None if v_error is None else v_error * np.ldexp(1.0, -exponent)
+            sizes[d:-1] = terms.inherited * (np.abs(transposed) + (0.0 if k_error is None else k_error.T))
+        sizes[-1] = 1.0
+        squares = work.take_skewed("squares", d + 1, keys, dtype)
+        np.multiply(transposed, transposed, out=squares[:d], casting="same_kind")
+        squares[:d] *= terms.square
+        squares[-1] = 1.0
+        short = work.take("short", (3, keys, d_v), dtype)
+        np.copyto(short[0], values, casting="same_kind")
+        np.abs(short[0], out=short[1])
+        np.multiply(short[0], short[0], out=short[2])
+        own_error = None if v_error is None else v_error * shrink
         return cls(
-            keys=k,
+            keys=transposed,
             sizes=sizes,
             squares=squares,
             values=values,
@@ -93,14 +101,19 @@ class KeyHead:
             value_error=own_error,
             factor=np.ldexp(1.0, exponent),
             finite=bool(np.all(np.isfinite(largest))),
-            high=scaled.max(0, initial=-np.inf),
-            low=scaled.min(0, initial=np.inf),
+            high=high * shrink,
+            low=low * shrink,
             largest=largest,
             largest_error=0.0 if own_error is None else own_error.max(0, initial=0.0),
-            key_norm=float(np.sqrt(size.sum(1).max(initial=0.0))),
-            size_norm=float(np.sqrt(row_dot(sizes, sizes).max(initial=0.0))),
+            key_norm=float(np.sqrt(np.vecdot(k, k).max(initial=0.0))),
+            size_norm=float(np.sqrt(np.square(sizes[:-1]).sum(0).max(initial=0.0))),
             dtype=dtype,
         )
+
+    @property
+    def count(self) -> int:
+        """Number of keys."""
+        return int(self.keys.shape[1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

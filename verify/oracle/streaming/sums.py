@@ -1,18 +1,18 @@
-"""Pass 2: the sums over keys that value, bound, deviation and direction are made of, a tile at a time."""
+"""Pass 2: what the errors of a tile's weights add to the sums that bound, deviation and direction are made of."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onnx_attest.verify.oracle.streaming.exponents import add_masked_exponent, add_plain_exponent
+from onnx_attest.verify.oracle.streaming.exponents import masked_exponent, plain_error, plain_variance
 from onnx_attest.verify.oracle.streaming.operands import KeyHead
 from onnx_attest.verify.oracle.streaming.panel import Panel
 from onnx_attest.verify.oracle.streaming.terms import FUNCTION, Terms
-from onnx_attest.verify.oracle.streaming.tiles import Workspace, relative_loss, row_dot
+from onnx_attest.verify.oracle.streaming.tiles import Workspace, product, relative_loss, row_dot, row_sum
+from onnx_attest.verify.oracle.streaming.weights import Sums, Tile, weigh
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -22,105 +22,59 @@ _LINEAR, _QUADRATIC, _UNKNOWN = 4e-4, 0.04, float(np.log(2.0))
 the third on, a key is not known to a factor of two."""
 
 
-@dataclass(slots=True, eq=False)
-class Sums:
-    """Sums over the keys of a panel, weights not yet divided by their total; float64."""
-
-    total: Floats  # of P = e^(l - m), (rows, 1); so are the next six
-    theta: Floats  # P theta
-    theta_squared: Floats  # P theta^2, of keys known to a factor of two
-    unknown: Floats  # P theta of the others
-    score: Floats  # P l', l' up to a constant of the row
-    squared: Floats  # P^2
-    spread: Floats  # P^2 v
-    magnitudes: Floats  # P (|V|, V^2), (rows, 2 d_v)
-    values: Floats  # P V, (rows, d_v); so are the next four
-    of_scores: Floats  # P l' V
-    of_spread: Floats  # P^2 v V
-    of_squares: Floats  # P^2 (v + extra) V^2
-    inherited: Floats  # P (1 + theta) E_V
-
-    @property
-    def absolute(self) -> Floats:
-        """P |V|."""
-        return self.magnitudes[:, : self.values.shape[1]]
-
-    @property
-    def squares(self) -> Floats:
-        """P V^2."""
-        return self.magnitudes[:, self.values.shape[1] :]
-
-    @classmethod
-    def zero(cls, rows: int, d_v: int) -> Sums:
-        """Return sums of nothing."""
-        widths = (1,) * 7 + (2 * d_v,) + (d_v,) * 5
-        return cls(*(np.zeros((rows, width)) for width in widths))
-
-
-def add_tile(sums: Sums, panel: Panel, tile: slice, head: KeyHead, terms: Terms, work: Workspace) -> None:
+def add_tile(sums: Sums, panel: Panel, tile: Tile, head: KeyHead, terms: Terms, work: Workspace) -> None:
     """Add a tile of keys to the sums of pass 2."""
-    shape, dtype = (len(panel.logits), tile.stop - tile.start), head.dtype
-    P64 = np.subtract(panel.logits[:, tile], panel.top, out=work.take("P64", shape))
-    clear = panel.clear[0] <= tile.start and tile.stop <= panel.clear[1]
-    gone = None if clear else _gone(P64, panel.widest, work)
-    if gone is not None and head.finite and gone.all():
+    if panel.shift is not None:
+        weigh(tile, sums, panel.shift, panel.widest, head, work)
+    if tile.idle:
         return
-    P, x, W, v, t = (work.take(name, shape, dtype) for name in "PxWvt")
-    np.copyto(x, P64, casting="same_kind")
-    np.exp(P64, out=P64)
-    np.copyto(P, P64, casting="same_kind")
-    at = slice(panel.first + tile.start, panel.first + tile.stop)
-    d_v = head.factor.size
-    sums.total += P64.sum(1, keepdims=True)
-    sums.values += np.matmul(P64, head.values[at, :d_v])
-    np.matmul(panel.sizes, head.sizes[at].T, out=W)
-    np.matmul(panel.squares, head.squares[at].T, out=v)
     if terms.plain:
-        slope = x
-        add_plain_exponent(W, v, x, t, panel, terms, gone)
+        W = plain_error(tile, panel, head, terms, work)
+        _add_theta(sums, W, tile, panel, head, panel.most if tile.gone is None else np.inf, work)
+        v, slope = plain_variance(tile, panel, head, work), tile.x
     else:
-        slope = add_masked_exponent(W, v, x, t, tile, panel, terms, work, gone)
-    P_theta, unit = _add_theta(sums, P, P64, W, t, tile, panel, gone is None and terms.plain)
-    if head.value_error is not None:
-        sums.inherited += np.matmul(P64 + unit * P_theta, head.value_error[at])
-    weighted = work.take("weighted", (2, *shape), dtype)
-    np.multiply(P, slope, out=weighted[0])
-    np.multiply(P, P, out=t)
-    np.multiply(t, v, out=weighted[1])
-    sums.score += row_dot(P, slope)
-    sums.squared += row_dot(P, P)
-    sums.spread += row_dot(t, v)
-    t *= panel.extra
-    t += weighted[1]
-    both = np.matmul(weighted.reshape(-1, shape[1]), head.short[at, :d_v])
-    sums.of_scores += both[: shape[0]]
-    sums.of_spread += both[shape[0] :]
-    sums.of_squares += np.matmul(t, head.short[at, 2 * d_v :])
-    sums.magnitudes += np.matmul(P, head.short[at, d_v:])
+        W, v, slope = masked_exponent(tile, panel, head, terms, work)
+        _add_theta(sums, W, tile, panel, head, np.inf, work)
+    _add_moments(sums, tile.P, slope, v, panel, head.short[:, tile.keys], work)
 
 
-def _gone(x: Floats, widest: float, work: Workspace) -> NDArray[np.bool_] | None:
-    """Return which keys have no weight, hidden ones among them; None if there are none."""
-    gone = np.less(x, -widest, out=work.take("gone", x.shape, np.bool_))
-    return gone if gone.any() else None
+def _add_moments(
+    sums: Sums, P: Array, slope: Array, v: Array, panel: Panel, values: Array, work: Workspace
+) -> None:
+    """Add what deviation and direction are made of, slope and v overwritten."""
+    slope *= P
+    sums.score += row_sum(slope)
+    sums.of_scores += product(slope, values[0])
+    P_squared = np.multiply(P, P, out=work.take("t", P.shape, P.dtype))
+    v *= P_squared
+    sums.squared += row_sum(P_squared)
+    sums.spread += row_sum(v)
+    sums.of_spread += product(v, values[0])
+    P_squared *= panel.extra
+    v += P_squared
+    sums.of_squares += product(v, values[2])
 
 
 def _add_theta(
-    sums: Sums, P: Array, P64: Floats, W: Array, t: Array, tile: slice, panel: Panel, plain: bool
-) -> tuple[Array, float]:
-    """Add theta = e^W - 1 to the sums, from W in its units, which is overwritten; return P theta and its unit."""
-    most = panel.unit * panel.most if plain else np.inf
+    sums: Sums, W: Array, tile: Tile, panel: Panel, head: KeyHead, most: float, work: Workspace
+) -> None:
+    """Add theta = e^W - 1 to the sums, from W in its units, none above `most`; W is overwritten."""
+    P = tile.P
+    most *= panel.unit
     if not most <= _LINEAR:
         most = panel.unit * float(W.max(initial=0.0))
-    if not most < _UNKNOWN:
-        x = panel.logits[:, tile] - panel.top
-        return _add_unknown(sums, P64, x, panel.unit * W.astype(float)), 1.0
-    unit = _exponential_less_one(W, t, panel.unit, most)
-    summed = 1 + relative_loss(W.shape[1], W.dtype)
-    np.multiply(P, W, out=t)
-    sums.theta += summed * unit * row_dot(P, W)
-    sums.theta_squared += summed * unit * unit * row_dot(t, W)
-    return t, unit
+    if most < _UNKNOWN:
+        P_theta = work.take("t", P.shape, P.dtype)
+        unit = _exponential_less_one(W, P_theta, panel.unit, most)
+        summed = 1 + relative_loss(W.shape[1], W.dtype)
+        np.multiply(P, W, out=P_theta)
+        sums.theta += summed * unit * row_sum(P_theta)
+        sums.theta_squared += summed * unit * unit * row_dot(P_theta, W)
+    else:
+        unit, x = 1.0, None if panel.shift is None else tile.logits - panel.shift
+        P_theta = _add_unknown(sums, P, x, panel.unit * W.astype(float))
+    if head.value_error is not None:
+        sums.inherited += product(P + unit * P_theta, head.value_error[tile.keys])
 
 
 def _exponential_less_one(W: Array, t: Array, unit: float, most: float) -> float:
@@ -145,10 +99,17 @@ def _exponential_less_one(W: Array, t: Array, unit: float, most: float) -> float
     return 1 + most**4 / 2800
 
 
-def _add_unknown(sums: Sums, P: Floats, x: Floats, W: Floats) -> Floats:
-    """Do the same where some weight is not known to a factor of two, in float64 and from the exponents."""
+def _add_unknown(sums: Sums, P: Array, x: Floats | None, W: Floats) -> Floats:
+    """Do the same where some weight is not known to a factor of two, in float64 and from the exponents.
+
+    Those are not at hand, x is None, where they need no shift: there no weight underflows, and each is within 2^-24.
+    """
     theta = np.expm1(W)
-    P_theta = np.where(P > 0, P * theta, np.exp(x + W) - P)
+    if x is None:
+        P_theta = P * (1 + 2.0**-23) * theta
+    else:
+        P64 = np.exp(x)
+        P_theta = np.where(P64 > 0, P64 * theta, np.exp(x + W))
     known = theta <= 1
     sums.theta += P_theta.sum(1, keepdims=True)
     sums.theta_squared += np.where(known, P_theta * theta, 0.0).sum(1, keepdims=True)
@@ -163,13 +124,14 @@ def fill_empty(
     sums.total[empty], sums.theta[empty] = 1.0, 0.0
     if empty_rows != "mean":
         return
-    keys, theta = len(head.values), terms.arithmetic.c_exp * terms.arithmetic.u
+    keys, theta = head.count, terms.arithmetic.c_exp * terms.arithmetic.u
     sums.total[empty] = sums.squared[empty] = keys
     sums.theta[empty], sums.theta_squared[empty] = keys * theta, keys * theta * theta
-    d_v, unit = head.factor.size, terms.variance * FUNCTION / panel.spread_unit
-    whole = head.values.sum(0)
-    sums.values[empty], sums.magnitudes[empty] = whole[:d_v], whole[d_v:]
-    sums.spread[empty], sums.of_spread[empty] = keys * unit, unit * whole[:d_v]
-    sums.of_squares[empty] = (unit + panel.extra[empty]) * whole[2 * d_v :]
+    unit = terms.variance * FUNCTION / panel.spread_unit
+    V, extra = head.values, np.broadcast_to(panel.extra, panel.top.shape)
+    whole = V.sum(0), np.abs(V).sum(0), np.square(V).sum(0)
+    sums.values[empty], sums.absolute[empty], sums.squares[empty] = whole
+    sums.spread[empty], sums.of_spread[empty] = keys * unit, unit * whole[0]
+    sums.of_squares[empty] = (unit + extra[empty]) * whole[2]
     if head.value_error is not None:
         sums.inherited[empty] = (1 + theta) * head.value_error.sum(0)

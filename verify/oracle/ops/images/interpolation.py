@@ -16,6 +16,7 @@ import numpy as np
 
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle.bounded import KAPPA, Array, Bounded, Floats, rounded, sum_variance
+from onnx_attest.verify.oracle.kernels import Kernel
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 
 SINGLE = 2.0**-24
@@ -242,6 +243,8 @@ class Window:
 
 def taps_at(places: Places, window: Window, arithmetic: Arithmetic) -> Taps:
     """Return the numbers that have a weight, or may have one, at each place."""
+    if arithmetic.kernel is not None:
+        places = _as_computed(places, arithmetic.kernel)
     half = int(np.ceil(window.filter.support / window.scale))
     fraction = places.value - np.floor(places.value)
     crossing = (places.error > 0) & (np.minimum(fraction, 1 - fraction) <= places.error)
@@ -251,6 +254,8 @@ def taps_at(places: Places, window: Window, arithmetic: Arithmetic) -> Taps:
         start, count = np.floor(places.value) - half + 1, 2 * half
     index = np.asarray(start[..., None] + np.arange(count), np.float64)
     weight, moved, rounding, own = _weights(places, index, window, max(arithmetic.u, SINGLE))
+    if window.normalised and arithmetic.kernel is not None and arithmetic.kernel.block == 1:
+        weight = weight + np.where(np.isfinite(rounding), rounding, 0.0)  # of the sum that all are divided by
     slope = None
     if arithmetic.deviations:
         up, down = (_exact_weights(places.value + step, index, window) for step in (_STEP, -_STEP))
@@ -261,6 +266,17 @@ def taps_at(places: Places, window: Window, arithmetic: Arithmetic) -> Taps:
     slope = None if slope is None else slope[..., kept]
     whole = index.astype(np.int64)
     return Taps(whole, weight, moved, rounding[..., kept], slope, places.variance, own[..., kept])
+
+
+def _as_computed(places: Places, kernel: Kernel) -> Places:
+    """Return places as a kernel has them: exact, or, by the one that sums one after another, as far off as is correct.
+
+    What is off is shared by all numbers along the other axes, so that a pool with exact places would allow nothing.
+    """
+    if kernel.block != 1:
+        return places
+    signs = np.where(np.arange(places.value.size) % 2, -1.0, 1.0).reshape(places.value.shape)
+    return Places(places.value + signs * places.error, places.error, places.variance)
 
 
 _STEP = 2.0**-17

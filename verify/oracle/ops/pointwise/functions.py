@@ -63,7 +63,8 @@ _asin = within(
     missing="the arc sine of a number that is 1 or -1",
 )
 _acos = within(
-    curve(np.arccos, lambda x, y: 1 / np.sqrt(1 - x * x), ends(np.arccos)),
+    # Libraries take pi / 2 - asin(x), and pi - acos(-x): what they lose refers to pi, however small the result is.
+    curve(np.arccos, lambda x, y: 1 / np.sqrt(1 - x * x), ends(np.arccos), size=math.pi),
     -1.0,
     1.0,
     missing="the arc cosine of a number that is 1 or -1",

@@ -1,0 +1,289 @@
+"""A graph as the finder sees it: who gives and who reads a value, its type and sizes, and numbers that are constant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_attest.verify.finder.messages import inferred
+
+FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
+"""Element types, as onnx.TensorProto numbers them."""
+NAMES = {FLOAT: "float32", FLOAT16: "float16", DOUBLE: "float64", BFLOAT16: "bfloat16"}
+_READABLE = {
+    1: "f4",
+    2: "u1",
+    3: "i1",
+    4: "u2",
+    5: "i2",
+    6: "i4",
+    7: "i8",
+    9: "?",
+    10: "f2",
+    11: "f8",
+    12: "u4",
+    13: "u8",
+    16: "u2",
+}
+_FIELDS = {1: "float_data", 7: "int64_data", 11: "double_data", 13: "uint64_data"}
+MOVES = (
+    "Reshape",
+    "Transpose",
+    "Identity",
+    "Cast",
+    "CastLike",
+    "Unsqueeze",
+    "Squeeze",
+    "Expand",
+    "Flatten",
+    "QuantizeLinear",
+    "DequantizeLinear",
+)
+"""They hand the numbers of their first input on, in other places or another format."""
+_MOST = 2**16
+"""Elements of a constant up to which its numbers are read."""
+_EXTERNAL = 1
+
+Axis = int | str | None
+Shape = tuple[Axis, ...]
+
+
+@dataclass(eq=False)
+class Scope:
+    """One graph, or the body of a node or a function, with what it sees of those around it.
+
+    Attributes:
+        nodes: in order.
+        makers: the node that gives each value.
+        tensors: initializers and the values of Constant nodes, by name.
+        shapes, kinds: of values, as far as they are known.
+        inputs: that somebody feeds: of the whole graph only.
+        opset: of the standard operators.
+    """
+
+    nodes: list[Any]
+    makers: dict[str, Any]
+    tensors: dict[str, Any]
+    shapes: dict[str, Shape]
+    kinds: dict[str, int]
+    inputs: frozenset[str]
+    outputs: frozenset[str]
+    opset: int
+    _read: dict[str, NDArray[Any] | None] = field(default_factory=dict)
+
+    @cached_property
+    def readers(self) -> Mapping[str, list[Any]]:
+        """The nodes that read each value."""
+        found: dict[str, list[Any]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.input):
+                found.setdefault(name, []).append(node)
+        return found
+
+    def maker(self, name: str) -> Any | None:
+        """Return the node that gives a value, None for inputs and constants."""
+        return self.makers.get(name)
+
+    def constant(self, name: str) -> NDArray[Any] | None:
+        """Return a constant's numbers, None if the value is none, or a large one."""
+        if name not in self._read:
+            self._read[name] = self._constant(name)
+        return self._read[name]
+
+    def _constant(self, name: str) -> NDArray[Any] | None:
+        node = self.makers.get(name)
+        if name in self.tensors:
+            return _numbers(self.tensors[name])
+        # A cast or a move of a constant is one.
+        if node is not None and node.op_type in (
+            "Cast",
+            "Identity",
+            "Unsqueeze",
+            "Squeeze",
+            "Reshape",
+            "CastLike",
+        ):
+            value = self.constant(node.input[0])
+            return value if value is not None and value.size == 1 else None
+        if node is not None and node.op_type in ("Sqrt", "Reciprocal", "Neg"):
+            value = self.constant(node.input[0])
+            if value is None or value.size != 1:
+                return None
+            with np.errstate(all="ignore"):
+                return np.asarray(
+                    {"Sqrt": np.sqrt, "Reciprocal": np.reciprocal, "Neg": np.negative}[node.op_type](value)
+                )
+        return None
+
+    def number(self, name: str) -> float | None:
+        """Return a constant of one element as a number, None for any other value."""
+        value = self.constant(name)
+        return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a value is a constant, or one that was moved, cast, or stored as codes."""
+        node = self.makers.get(name)
+        while node is not None and name not in self.tensors and node.op_type in MOVES:
+            name = node.input[0]
+            node = self.makers.get(name)
+        return name in self.tensors or self.constant(name) is not None
+
+    def shape(self, name: str) -> Shape | None:
+        """Return the sizes of a value, None if not even their number is known."""
+        if name in self.tensors:
+            return tuple(self.tensors[name].dims)
+        return self.shapes.get(name)
+
+    def rank(self, name: str) -> int | None:
+        """Return how many axes a value has."""
+        shape = self.shape(name)
+        return None if shape is None else len(shape)
+
+    def kind(self, name: str) -> int:
+        """Return the element type of a value, 0 if it is not known."""
+        return int(self.tensors[name].data_type) if name in self.tensors else self.kinds.get(name, 0)
+
+    def ancestors(self, name: str) -> Iterator[Any]:
+        """Yield the nodes that a value depends on, each once."""
+        seen: set[int] = set()
+        waiting = [name]
+        while waiting:
+            node = self.makers.get(waiting.pop())
+            if node is not None and id(node) not in seen:
+                seen.add(id(node))
+                yield node
+                waiting += node.input
+
+    def fed(self, name: str) -> tuple[str, ...]:
+        """Return the inputs of the graph that a value depends on, by more than their sizes."""
+        found: dict[str, None] = {}
+        seen: set[str] = set()
+        waiting = [name]
+        while waiting:
+            value = waiting.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            if value in self.inputs:
+                found[value] = None
+            node = self.makers.get(value)
+            if node is not None and node.op_type not in ("Shape", "Size"):
+                waiting += node.input
+        return tuple(found)
+
+
+def scopes_of(model: Any) -> list[Scope]:
+    """Return the graph of an onnx.ModelProto, the bodies of its nodes, and those of its functions."""
+    typed = inferred(model)
+    opset = max((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), default=0)
+    given = {tensor.name for tensor in model.graph.initializer}
+    inputs = frozenset(value.name for value in model.graph.input if value.name not in given)
+    whole = _scope(model.graph, typed.graph, None, inputs, opset)
+    found = [whole, *_bodies(whole)]
+    for function in model.functions:
+        versions = [one.version for one in function.opset_import if one.domain in ("", "ai.onnx")]
+        body = Scope(
+            [],
+            {},
+            {},
+            {},
+            {},
+            frozenset(function.input),
+            frozenset(function.output),
+            max(versions, default=opset),
+        )
+        _fill(body, function.node)
+        found += [body, *_bodies(body)]
+    return found
+
+
+def _scope(graph: Any, typed: Any, outer: Scope | None, inputs: frozenset[str], opset: int) -> Scope:
+    scope = Scope(
+        [],
+        dict(outer.makers) if outer else {},
+        dict(outer.tensors) if outer else {},
+        dict(outer.shapes) if outer else {},
+        dict(outer.kinds) if outer else {},
+        inputs,
+        frozenset(value.name for value in graph.output),
+        opset,
+    )
+    scope.tensors |= {tensor.name: tensor for tensor in graph.initializer}
+    for value in (*typed.value_info, *typed.input, *typed.output):
+        kind = value.type.tensor_type
+        scope.kinds[value.name] = kind.elem_type
+        if kind.HasField("shape"):
+            scope.shapes[value.name] = tuple(
+                axis.dim_value if axis.HasField("dim_value") else axis.dim_param or None
+                for axis in kind.shape.dim
+            )
+    _fill(scope, graph.node)
+    return scope
+
+
+def _fill(scope: Scope, nodes: Any) -> None:
+    for node in nodes:
+        scope.nodes.append(node)
+        scope.makers |= {name: node for name in node.output if name}
+        if node.op_type == "Constant":
+            scope.tensors.update((node.output[0], one.t) for one in node.attribute if one.name == "value")
+
+
+def _bodies(outer: Scope) -> Iterator[Scope]:
+    for node in outer.nodes:
+        for attribute in node.attribute:
+            for graph in [attribute.g] if attribute.HasField("g") else list(attribute.graphs):
+                body = _scope(graph, graph, outer, outer.inputs, outer.opset)
+                yield body
+                yield from _bodies(body)
+
+
+def _numbers(tensor: Any) -> NDArray[Any] | None:
+    """Return a tensor's numbers; None if there are many, they lie beside the file, or NumPy has no such type."""
+    size = math.prod(tensor.dims)
+    if size > _MOST or tensor.data_type not in _READABLE or tensor.data_location == _EXTERNAL:
+        return None
+    dtype = np.dtype(_READABLE[tensor.data_type]).newbyteorder("<")
+    if tensor.HasField("raw_data"):
+        if len(tensor.raw_data) != size * dtype.itemsize:
+            return None
+        array = np.frombuffer(tensor.raw_data, dtype)
+    else:
+        array = _from_field(tensor, dtype)
+        if array.size != size:
+            return None
+    if tensor.data_type == BFLOAT16:  # the upper half of a float32
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return array.reshape(tuple(tensor.dims))
+
+
+def _from_field(tensor: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    values = getattr(tensor, _FIELDS.get(tensor.data_type, "int32_data"))
+    if tensor.data_type == FLOAT16:
+        return np.array(values, np.uint16).view(np.float16)
+    return np.array(values).astype(dtype)
+
+
+def attribute(node: Any, name: str) -> Any:
+    """Return an attribute's value, None if the node does not have it: numbers, text as bytes, lists of numbers."""
+    for one in node.attribute:
+        if one.name == name:
+            kinds = {1: "f", 2: "i", 3: "s", 6: "floats", 7: "ints"}
+            return getattr(one, kinds[one.type]) if one.type in kinds else None
+    return None
+
+
+def label(node: Any) -> str:
+    """Return what a person finds a node by."""
+    return str(node.name or (node.output[0] if node.output else node.op_type))
+
+
+def qualified(node: Any) -> str:
+    """Return an operator's name with its domain, unless that is the standard one."""
+    return str(node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}")

@@ -1,0 +1,252 @@
+"""A softmax as a graph of its own: its nodes, with their attributes, dtypes and opsets, fed with any logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from onnx_attest.verify.finder.found import Softmax
+from onnx_attest.verify.finder.graph import NAMES, Scope, attribute, qualified
+from onnx_attest.verify.oracle.program import constants_in
+from onnx_attest.verify.oracle.weights import is_beside
+from onnx_attest.verify.runtimes.base import Tensors
+
+Floats = NDArray[np.float64]
+_LOGITS, _WEIGHTS, _HEAD = "logits", "weights", 8
+_DROPPED = ("is_causal", "qk_matmul_output_mode", "q_num_heads", "kv_num_heads", "unidirectional")
+"""Of an attention: what masks, what asks for more outputs, and what says how heads are packed."""
+_ATTENTIONS = ("Attention", "com.microsoft.MultiHeadAttention")
+"""Operators with a softmax inside that can be cut out."""
+
+
+class UncutError(Exception):
+    """A softmax cannot stand alone, and why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A softmax that stands alone.
+
+    Attributes:
+        model: serialised; the same for two softmaxes that differ in names only.
+        dtype: of the logits.
+        largest: the largest logit that it can be given.
+        feed: inputs by name, of logits (rows, keys).
+        weights: (rows, keys) of the outputs, None where they cannot be seen.
+        sums: of the weights of each row, (rows,).
+    """
+
+    model: bytes
+    dtype: np.dtype[Any]
+    largest: float
+    feed: Callable[[Floats], Tensors]
+    sums: Callable[[Tensors], Floats]
+    weights: Callable[[Tensors], NDArray[Any]] | None
+
+
+def cut_out(model: onnx.ModelProto, softmax: Softmax, rank: int) -> Cut:
+    """Return a softmax of a model's own graph as a model of its own.
+
+    Args:
+        model: that has it.
+        softmax: as the finder found it.
+        rank: of its logits; inside an operator, of no account.
+
+    Raises:
+        UncutError: it cannot stand alone.
+    """
+    if softmax.kind not in NAMES:
+        raise UncutError("the dtype that it computes in is not known, or not a floating one")
+    if not softmax.logits:
+        return _attention(model, softmax)
+    return _nodes(model, softmax, rank, axis_of(softmax, rank))
+
+
+def axis_of(softmax: Softmax, rank: int) -> int:
+    """Return the axis that a softmax over logits of this rank sums along, from 0 on; the first, if it is a block of them.
+
+    Raises:
+        UncutError: it is not known, or there are several.
+    """
+    if softmax.block is not None:
+        return softmax.block
+    if softmax.axis is None:
+        raise UncutError("it sums along several axes, or along one that is computed")
+    return softmax.axis % rank
+
+
+def rows_of(softmax: Softmax, logits: Floats) -> Floats:
+    """Return logits of any shape as (rows, keys), as the softmax takes them."""
+    axis = axis_of(softmax, logits.ndim)
+    if softmax.block is not None:
+        return logits.reshape(math.prod(logits.shape[:axis]), -1)
+    moved = np.moveaxis(logits, axis, -1)
+    return moved.reshape(-1, moved.shape[-1])
+
+
+def _constants(model: onnx.ModelProto, names: set[str]) -> dict[str, NDArray[Any]]:
+    """Return those of a few values that are constants of the file itself."""
+    graph = onnx.GraphProto()
+    graph.initializer.extend(
+        one for one in model.graph.initializer if one.name in names and not is_beside(one)
+    )
+    graph.node.extend(one for one in model.graph.node if one.op_type == "Constant" and one.output[0] in names)
+    return constants_in(graph)
+
+
+def _nodes(model: onnx.ModelProto, softmax: Softmax, rank: int, axis: int) -> Cut:
+    kind = softmax.scope.kind(softmax.logits) or softmax.kind
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+    nodes, constants = _standing_alone(model, softmax)
+    graph = onnx.helper.make_graph(
+        nodes,
+        "softmax",
+        [onnx.helper.make_tensor_value_info(_LOGITS, kind, [f"d{index}" for index in range(rank)])],
+        [onnx.helper.make_empty_tensor_value_info(_WEIGHTS)],
+        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    is_log = softmax.form.endswith(("LogSoftmax", "Log/Sub"))
+    across = next((index for index in range(rank) if index != axis), None)
+    if softmax.block is not None:
+        across = 0 if axis else None
+
+    def feed(logits: Floats) -> Tensors:
+        shape = [1] * rank
+        shape[axis] = logits.shape[1]
+        if across is None:
+            return {_LOGITS: _stored(logits[:1].reshape(shape), dtype)}
+        shape[across] = logits.shape[0]
+        ordered = logits if across < axis else logits.T
+        return {_LOGITS: _stored(ordered.reshape(shape), dtype)}
+
+    def weights(outputs: Tensors) -> NDArray[Any]:
+        given = outputs[_WEIGHTS]
+        if is_log:
+            with np.errstate(all="ignore"):
+                given = np.exp(given.astype(np.float64)).astype(given.dtype)
+        flat = np.moveaxis(given, axis, -1)
+        return flat.reshape(-1, flat.shape[-1])  # the axes of a block beyond its first have a length of 1
+
+    return Cut(
+        _serialised(model, graph), dtype, _largest(dtype), feed, lambda outputs: _sums(weights(outputs)), weights
+    )  # fmt: skip
+
+
+def _stored(logits: Floats, dtype: np.dtype[Any]) -> NDArray[Any]:
+    with np.errstate(over="ignore"):  # what hides a key may be the lowest number already
+        return logits.astype(dtype)
+
+
+def _sums(weights: NDArray[Any]) -> Floats:
+    return np.asarray(weights.astype(np.float64).sum(-1))
+
+
+def _largest(dtype: np.dtype[Any]) -> float:
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype).max)
+
+
+def _standing_alone(
+    model: onnx.ModelProto, softmax: Softmax
+) -> tuple[list[onnx.NodeProto], dict[str, NDArray[Any]]]:
+    """Return the nodes under names of their own, and the constants that they need.
+
+    Raises:
+        UncutError: they need what is computed elsewhere in the graph.
+    """
+    nodes = _between(softmax)
+    made = [name for node in nodes for name in node.output if name]
+    outside = [
+        name for node in nodes for name in node.input if name and name != softmax.logits and name not in made
+    ]
+    held = _constants(model, set(outside))
+    if lacking := [name for name in outside if name not in held]:
+        raise UncutError(f"it needs {lacking[0]}, which is computed elsewhere")
+    names = {"": "", softmax.logits: _LOGITS}
+    names |= {name: f"v{index}" for index, name in enumerate(dict.fromkeys([*outside, *made]))}
+    names[softmax.weights] = _WEIGHTS
+    return [_renamed(node, names) for node in nodes], {names[name]: held[name] for name in outside}
+
+
+def _between(softmax: Softmax) -> list[onnx.NodeProto]:
+    """Return the nodes that the weights need, from the logits on, in the order of the graph."""
+    scope: Scope = softmax.scope
+    used: set[int] = set()
+    wanted = [scope.makers[softmax.weights]]
+    while wanted:
+        node = wanted.pop()
+        if id(node) not in used:
+            used.add(id(node))
+            wanted += [
+                scope.makers[name] for name in node.input if name != softmax.logits and name in scope.makers
+            ]
+    return [node for node in scope.nodes if id(node) in used]
+
+
+def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+    copy = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
+    copy.attribute.extend(node.attribute)
+    copy.input.extend(names[name] for name in node.input)
+    copy.output.extend(names[name] for name in node.output)
+    return copy
+
+
+def _serialised(model: onnx.ModelProto, graph: onnx.GraphProto) -> bytes:
+    made = onnx.helper.make_model(graph, opset_imports=list(model.opset_import), ir_version=model.ir_version)
+    return bytes(made.SerializeToString(deterministic=True))
+
+
+def _attention(model: onnx.ModelProto, softmax: Softmax) -> Cut:
+    """Return an attention operator with V = 1, whose output is the sum of the weights.
+
+    One query a row, of the one direction in which all keys lie: its product with a key is one product, and exact up to
+    its rounding. What masks is left out.
+    """
+    (node,) = softmax.nodes
+    if qualified(node) not in _ATTENTIONS:
+        raise UncutError(f"a {qualified(node)} hides its logits, and is not cut out")
+    packed, kind = node.domain == "com.microsoft", softmax.kind
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+    scale = attribute(node, "scale") or _HEAD**-0.5
+    heads = int(attribute(node, "num_heads") or 1) if packed else 1
+    copy = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=["Q", "K", "V"], output=[_WEIGHTS])
+    copy.attribute.extend(one for one in node.attribute if one.name not in _DROPPED)
+    axes = ["rows", "length", heads * _HEAD] if packed else ["rows", "heads", "length", _HEAD]
+    infos = [
+        onnx.helper.make_tensor_value_info(name, kind, [axis if axis != "length" else f"{name}_length" for axis in axes])
+        for name in "QKV"
+    ]  # fmt: skip
+    graph = onnx.helper.make_graph(
+        [copy], "attention", infos, [onnx.helper.make_empty_tensor_value_info(_WEIGHTS)]
+    )
+    largest = _largest(dtype) * min(1.0, scale) / 2  # q.k is formed before the scale, and rounded
+
+    def feed(logits: Floats) -> Tensors:
+        rows, keys = logits.shape
+        tops = np.abs(logits).max(-1)
+        length = np.sqrt(np.where(tops > 0, tops, 1.0) / scale)
+        Q, K = np.zeros((rows, 1, 1, _HEAD)), np.zeros((rows, 1, keys, _HEAD))
+        Q[:, 0, 0, 0] = length
+        K[:, 0, :, 0] = logits / (length * scale)[:, None]
+        return {
+            name: _packed(array, heads).astype(dtype) if packed else array.astype(dtype)
+            for name, array in (("Q", Q), ("K", K), ("V", np.ones_like(K)))
+        }
+
+    def sums(outputs: Tensors) -> Floats:
+        given = outputs[_WEIGHTS].astype(np.float64)
+        return np.asarray(given.reshape(given.shape[0], -1)[:, 0])
+
+    return Cut(_serialised(model, graph), dtype, largest, feed, sums, None)
+
+
+def _packed(array: Floats, heads: int) -> Floats:
+    """Return (rows, 1, length, head) as (rows, length, heads x head), the same for every head."""
+    return np.tile(array[:, 0], (1, 1, heads))

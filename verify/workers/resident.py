@@ -1,0 +1,78 @@
+"""How much memory a process holds, with all those that it started: what Linux counts as resident."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PROC = Path("/proc")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_PARENT, _RESIDENT = 1, 1  # places in what follows the name in `stat`, and in `statm`
+
+
+def is_told() -> bool:
+    """Whether this system tells how much memory another process holds."""
+    return (_PROC / "self" / "statm").exists()
+
+
+def resident_bytes(pid: int) -> int:
+    """Return what one process holds, 0 if there is no such process."""
+    try:
+        return int((_PROC / str(pid) / "statm").read_text().split()[_RESIDENT]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):  # ValueError: a process that is just going
+        return 0
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process started, and those that they started."""
+    try:
+        return _by_threads(pid)
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN, or the process is gone
+        return _by_parents(pid)
+
+
+def machine_bytes() -> int | None:
+    """Return the memory that processes here may hold, of the machine or of the control group; None if unknown."""
+    found = [_read_limit(path) for path in _LIMITS]
+    if hasattr(os, "sysconf"):
+        found.append(os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES)
+    return min((size for size in found if size), default=None)
+
+
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def _read_limit(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # ValueError: "max"
+        return None
+
+
+def _by_threads(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in (_PROC / str(pid) / "task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found.append(child)
+            try:
+                found += _by_threads(child)
+            except FileNotFoundError:  # it has gone in the meantime
+                continue
+    return found
+
+
+def _by_parents(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for folder in _PROC.glob("[0-9]*"):
+        try:
+            # The name is in parentheses, and may hold some.
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        children.setdefault(int(fields[_PARENT]), []).append(int(folder.name))
+    found, reached = list[int](), [pid]
+    while reached:
+        following = children.get(reached.pop(), [])
+        found += following
+        reached += following
+    return found
