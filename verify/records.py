@@ -317,7 +317,10 @@ class ClaimRecord(Record, tag="claim", frozen=True, kw_only=True):
         claim: the statement's number in the chapter.
         known: the public issue, if the runtime was expected to fail; it does not count then.
         setting: what was varied, `d_k 64` or `1024 equal scores` for example.
+        at: the number that was varied, 64 for example, where the setting has one: where a picture puts the record.
         measured: what was measured, by a name that says the unit; None where there is no number, and `reason` says why.
+        series: what a picture is drawn from, by a name that says the unit: numbers of the same length that belong
+            together, or a square matrix row by row.
     """
 
     claim: int
@@ -328,7 +331,9 @@ class ClaimRecord(Record, tag="claim", frozen=True, kw_only=True):
     dtype: str = "float32"
     model: str = ""
     setting: str = ""
+    at: float | None = None
     measured: dict[str, float | None] = {}
+    series: dict[str, tuple[float, ...]] = {}
 
 
 CORRECT = "none"
