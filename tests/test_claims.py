@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +14,7 @@ from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.claims import STATEMENTS, growth, measures
 from onnx_attest.verify.claims.experiments import CLAIMS, EXPERIMENTS, run_claims
 from onnx_attest.verify.claims.fit import fitted_exponent
+from onnx_attest.verify.claims.laboratory import Files
 from onnx_attest.verify.engine import Plan
 from onnx_attest.verify.headroom.kept import kept_in
 from onnx_attest.verify.metamorphic.evidence import Evidence
@@ -29,10 +29,57 @@ RUNTIMES = ("torch", "ort-cpu", "onnx-reference")
 RNG = np.random.default_rng(0)
 
 
+@dataclass(frozen=True)
+class Meddling:
+    """A runtime whose outputs are changed."""
+
+    runtime: Runtime
+    change: Callable[[Tensors, Tensors], Tensors]
+
+    @property
+    def name(self) -> str:
+        return self.change.__name__
+
+    def arithmetic(self, dtype: str) -> str:
+        return self.runtime.arithmetic(dtype)
+
+    def availability(self) -> Availability:
+        return self.runtime.availability()
+
+    def open(self, artifact, *, model=None, threads=None):
+        session = self.runtime.open(artifact, model=model, threads=threads)
+        return SimpleNamespace(
+            placement=session.placement, run=lambda inputs: self.change(inputs, session.run(inputs))
+        )
+
+
+def averaging(inputs: Tensors, outputs: Tensors) -> Tensors:
+    """Give all keys the same weight, as fixed weights may."""
+    weights = outputs["weights"]
+    return outputs | {"weights": np.full_like(weights, 1 / weights.shape[-1])}
+
+
+def counting(inputs: Tensors, outputs: Tensors) -> Tensors:
+    """Add to each row where it stands, as an embedding of positions does."""
+    output = outputs["output"]
+    return outputs | {"output": output + np.arange(output.shape[1], dtype=np.float32)[:, None] / 100}
+
+
 @pytest.fixture(scope="module")
-def claimed(tmp_path_factory: pytest.TempPathFactory) -> list[ClaimRecord]:
-    folder: Path = tmp_path_factory.mktemp("claims")
-    return list(run_claims(Plan(runtimes=select(RUNTIMES)), folder))
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return Files(tmp_path_factory.mktemp("claims"))
+
+
+@pytest.fixture(scope="module")
+def claimed(files: Files) -> list[ClaimRecord]:
+    return list(run_claims(Plan(runtimes=select(RUNTIMES)), files))
+
+
+@pytest.fixture(scope="module")
+def refuted(files: Files) -> list[ClaimRecord]:
+    (honest,) = select(("ort-cpu",))
+    plan = Plan(runtimes=(Meddling(honest, averaging), Meddling(honest, counting)))
+    return list(run_claims(plan, files, (4, 9, 10, 11)))
 
 
 def of(records: list[ClaimRecord], claim: int) -> list[ClaimRecord]:
@@ -66,7 +113,7 @@ def test_the_training_stalls_without_the_scale(claimed):
 
 def test_what_does_not_open_or_dies_is_said(tmp_path):
     plan = Plan(runtimes=select(("onnx-reference",)), dead={(CLAIMS, "onnx-reference"): "ended by SIGSEGV"})
-    records = list(run_claims(plan, tmp_path))
+    records = list(run_claims(plan, Files(tmp_path)))
     assert {(record.verdict, record.reason) for record in records} == {("errored", "ended by SIGSEGV")}
 
 
@@ -227,52 +274,17 @@ def test_edges_that_no_mask_shows_are_told():
     assert "sums to 1 only within" in measures.edges(weights * 1.01, mask, FP32).wrong
 
 
-@dataclass(frozen=True)
-class Meddling:
-    """A runtime whose outputs are changed."""
-
-    runtime: Runtime
-    change: Callable[[Tensors, Tensors], Tensors]
-    name: str = "meddling"
-
-    def arithmetic(self, dtype: str) -> str:
-        return self.runtime.arithmetic(dtype)
-
-    def availability(self) -> Availability:
-        return self.runtime.availability()
-
-    def open(self, artifact, *, model=None, threads=None):
-        session = self.runtime.open(artifact, model=model, threads=threads)
-        return SimpleNamespace(
-            placement=session.placement, run=lambda inputs: self.change(inputs, session.run(inputs))
-        )
-
-
-def averaging(inputs: Tensors, outputs: Tensors) -> Tensors:
-    """Give all keys the same weight, as fixed weights may."""
-    weights = outputs["weights"]
-    return outputs | {"weights": np.full_like(weights, 1 / weights.shape[-1])}
-
-
-def counting(inputs: Tensors, outputs: Tensors) -> Tensors:
-    """Add to each row where it stands, as an embedding of positions does."""
-    output = outputs["output"]
-    return outputs | {"output": output + np.arange(output.shape[1], dtype=np.float32)[:, None] / 100}
-
-
 @pytest.mark.parametrize(
     ("claim", "change", "setting", "reason"),
     [
-        (4, averaging, "d_k 16", "the entropy is no lower without it"),
-        (9, averaging, "two inputs of 9 tokens", "a row of weights is the same for another input"),
-        (10, counting, "no mask", "element [0, 0, 0] of output"),
-        (11, averaging, "causal mask", "the edges are not those that the mask shows"),
+        (4, "averaging", "d_k 16", "the entropy is no lower without it"),
+        (9, "averaging", "two inputs of 9 tokens", "a row of weights is the same for another input"),
+        (10, "counting", "no mask", "element [0, 0, 0] of output"),
+        (11, "averaging", "causal mask", "the edges are not those that the mask shows"),
     ],
 )
-def test_a_runtime_that_refutes_a_statement_is_told(claim, change, setting, reason, tmp_path):
-    (honest,) = select(("ort-cpu",))
-    records = list(run_claims(Plan(runtimes=(Meddling(honest, change),)), tmp_path, (claim,)))
-    (failed,) = (one for one in records if one.setting == setting)
+def test_a_runtime_that_refutes_a_statement_is_told(refuted, claim, change, setting, reason):
+    (failed,) = (one for one in of(refuted, claim) if (one.runtime, one.setting) == (change, setting))
     assert failed.verdict == "failed"
     assert failed.reason.startswith(reason)
 

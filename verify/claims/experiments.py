@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,13 +26,12 @@ SIZES = (16, 64, 256, 1024)
 _LENGTH = 128
 
 
-def run_claims(plan: Plan, folder: Path, claims: Iterable[int] = ()) -> Iterator[ClaimRecord]:
-    """Yield the records of the experiments on these statements, by default all; exports go to `folder`.
+def run_claims(plan: Plan, files: Files, claims: Collection[int] = ()) -> Iterator[ClaimRecord]:
+    """Yield the records of the experiments on these statements, by default all.
 
     What the statement about costs needs is measured alone, see `growth.py`. A runtime that cannot be opened, or raises,
     gives one record a statement, skipped or errored.
     """
-    files = Files(folder)  # one process makes them, for all runtimes
     for runtime in plan.runtimes:
         for claim in claims or EXPERIMENTS:
             plan.on_step(Step(CLAIMS, runtime.name, f"statement {claim}"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -38,7 +40,12 @@ def recorded(
     series: Mapping[str, Iterable[float]] | None = None,
     **fields: Any,
 ) -> ClaimRecord:
-    """Return the record of a measurement; `series` and `fields` as in the record."""
+    """Return the record of a measurement; `series` and `fields` as in the record.
+
+    Series with NaN or infinity are left out: JSON has neither, and there is nothing to draw.
+    """
+    kept = {name: tuple(map(float, values)) for name, values in (series or {}).items()}
+    whole = all(map(math.isfinite, itertools.chain.from_iterable(kept.values())))
     return ClaimRecord(
         claim=claim,
         runtime=runtime,
@@ -46,6 +53,6 @@ def recorded(
         reason=measured.wrong or measured.unclear or measured.note,
         setting=setting,
         measured={name: finite(value) for name, value in measured.numbers.items()},
-        series={name: tuple(map(float, values)) for name, values in (series or {}).items()},
+        series=kept if whole else {},
         **fields,
     )
