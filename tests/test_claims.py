@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from onnx_attest.verify.claims import STATEMENTS, growth, measures
 from onnx_attest.verify.claims.experiments import CLAIMS, EXPERIMENTS, run_claims
 from onnx_attest.verify.claims.fit import fitted_exponent
 from onnx_attest.verify.claims.laboratory import Files
+from onnx_attest.verify.claims.statements import markdown
 from onnx_attest.verify.engine import Plan
 from onnx_attest.verify.headroom.kept import kept_in
 from onnx_attest.verify.metamorphic.evidence import Evidence
@@ -115,6 +117,11 @@ def test_what_does_not_open_or_dies_is_said(tmp_path):
     plan = Plan(runtimes=select(("onnx-reference",)), dead={(CLAIMS, "onnx-reference"): "ended by SIGSEGV"})
     records = list(run_claims(plan, Files(tmp_path)))
     assert {(record.verdict, record.reason) for record in records} == {("errored", "ended by SIGSEGV")}
+
+
+def test_the_page_of_the_statements_is_up_to_date():
+    """`python -c "from onnx_attest.verify.claims.statements import markdown; print(markdown(), end='')" > docs/claims.md`."""
+    assert (Path(__file__).parent.parent / "docs" / "claims.md").read_text() == markdown()
 
 
 def test_scores_that_are_no_products_are_told():
@@ -329,9 +336,15 @@ def test_memory_is_weighed_in_score_matrices():
     whole, rows = ({n: 4.0 * n**power for n in SIZES} for power in (2, 1))
     assert measures.memory_growth(whole, fused=False).verdict == "passed"
     assert measures.memory_growth(whole, fused=False).numbers["score_matrices"] == 1
-    assert measures.memory_growth(whole, fused=True).unclear == "the memory grows as n^2.00"
+    assert (
+        measures.memory_growth(whole, fused=True).unclear
+        == "the memory grows as n^2.00; the scores are held whole"
+    )
     assert measures.memory_growth(rows, fused=True).verdict == "passed"
-    assert measures.memory_growth(rows, fused=False).unclear == "the memory grows as n^1.00"
+    assert (
+        measures.memory_growth(rows, fused=False).unclear
+        == "the memory grows as n^1.00; the scores are never held whole"
+    )
     nothing = measures.memory_growth(dict.fromkeys(SIZES, 0.0), fused=True)
     assert (nothing.verdict, nothing.note) == ("passed", "too little to fit an exponent to")
 

@@ -86,7 +86,11 @@ def memory_growth(peak_bytes: Mapping[int, float], *, fused: bool) -> Measured:
     if exponent is None and fused and matrices < 1:  # so little that pages do not show it
         return Measured(numbers, note="too little to fit an exponent to")
     least, most = (-math.inf, 1.5) if fused else (1.5, 2.5)
-    return Measured(numbers, unclear=_unlike(exponent, "the memory", least, most))
+    unlike = _unlike(exponent, "the memory", least, most)
+    if not unlike:
+        return Measured(numbers)
+    held = "the scores are held whole" if matrices >= 1 else "the scores are never held whole"
+    return Measured(numbers, unclear=f"{unlike}; {held}")
 
 
 def _numbers(exponent: Exponent | None) -> dict[str, float | None]:

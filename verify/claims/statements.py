@@ -88,3 +88,17 @@ STATEMENTS = {
         "mask shows and to no other, and what leaves a token must sum to 1.",
     ),
 }  # fmt: skip
+
+
+def markdown() -> str:
+    """Return docs/claims.md."""
+    opening = (
+        "The chapter that this project starts from takes softmax(Q K^T / sqrt(d_k)) V apart. Each of its statements is an "
+        "experiment: the chapter's modules are exported and run on every runtime, and what comes out is measured. "
+        "`onnx-attest run` does it where `sdpa` is among the models (`--claims/--no-claims`), and writes `claims.md` with "
+        "the numbers, `claims.csv`, and `pictures/`. A statement that is refuted fails the run."
+    )
+    parts = ["# The chapter's statements", opening]
+    for number, statement in STATEMENTS.items():
+        parts += [f"## {number}. {statement.says}", statement.shown]
+    return "\n\n".join(parts) + "\n"
