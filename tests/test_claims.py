@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from onnx_attest.models.entry import resolve
+from onnx_attest.verify import job
 from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.claims import STATEMENTS, growth, measures
 from onnx_attest.verify.claims.experiments import CLAIMS, EXPERIMENTS, run_claims
@@ -366,6 +368,21 @@ def test_costs_are_measured_on_a_runtime(tmp_path):
     assert [one.verdict for one in records if one.setting == "written out, memory"] == ["passed"] * 2
     assert all(one.series["n"] == (1024, 1448, 2048) for one in records)
     assert all(cost > 0 for one in records for cost in one.series.get("fastest_s", (1,)))
+
+
+def test_a_run_measures_costs_only_with_the_latency_and_only_where_the_chapter_is_tested(
+    tmp_path, monkeypatch
+):
+    plan, asked = Plan(runtimes=select(("ort-cpu",))), []
+    monkeypatch.setattr(job, "run_growth", lambda plan, folder, threads: asked.append(threads) or iter(()))
+
+    def costs(model: str, *, latency: bool) -> list[ClaimRecord]:
+        return list(job._costs(job.Job([resolve(model)], plan, tmp_path, latency=latency), tmp_path))
+
+    assert [one.reason for one in costs("sdpa", latency=False)] == [growth.NOT_TIMED]
+    assert costs("mha", latency=False) == costs("mha", latency=True) == asked == []
+    assert costs("sdpa", latency=True) == []
+    assert asked == [job.threads(plan)]
 
 
 def test_costs_that_cannot_be_measured_say_why(tmp_path):

@@ -153,6 +153,14 @@ def test_a_power_is_a_straight_line_on_logarithmic_axes():
     assert {"10", "100", "1000"} <= set(words(root))
 
 
+def test_bytes_are_labelled_in_powers_of_two():
+    small = [
+        msgspec.structs.replace(one, series={"n": (512.0, 1024.0), "peak_bytes": (2.0**18, 2.0**24)})
+        for one in costs("x")
+    ]
+    assert {"256 KiB", "1 MiB", "16 MiB"} <= set(words(parsed(pictures(small)[2].svg)))
+
+
 def test_runtimes_that_draw_one_line_share_it_and_others_do_not():
     alike = [*scales("torch"), *scales("ort-cpu", 1.001), *scales("wrong", 1.2)]
     shown = words(parsed(pictures(alike)[3].svg))

@@ -32,7 +32,7 @@ LENGTHS = (512, 724, 1024, 1448, 2048, 2896, 4096)
 SHORTEST_WEIGHED = 1024
 """Its score matrix is 4 MiB, well above the pages that a runtime takes for other things."""
 FORMS = {"written out": "onnx_attest.models.costs:WRITTEN_OUT", "fused": "onnx_attest.models.costs:FUSED"}
-_BUDGET = LatencyBudget(warm_up_calls=1, minimum_samples=5, maximum_samples=50, seconds=0.05)
+_BUDGET = LatencyBudget(warm_up_calls=1, minimum_samples=5, maximum_samples=200, seconds=0.15)
 NOT_TIMED = "what attention costs is measured with the latency, and this run measures none (--no-latency)"
 
 

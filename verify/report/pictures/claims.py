@@ -18,6 +18,7 @@ _WITHOUT, _WITH = "without the scale", "with the scale"
 _SAME = 0.01
 """Curves whose points are this near to each other are one line on paper."""
 _LABEL = 100
+_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 
 
 class Picture(NamedTuple):
@@ -43,7 +44,7 @@ def _growth(records: Records) -> Picture | None:
     panels = []
     for unit, title, show, guide in (
         ("fastest_s", "time of one call", seconds, "as n^2"),
-        ("peak_bytes", "memory held by one call", _mib, "one matrix of scores"),
+        ("peak_bytes", "memory held by one call", _bytes, "one matrix of scores"),
     ):
         curves = [
             _cost(one, unit)
@@ -87,8 +88,9 @@ def _square(curves: Sequence[Curve], name: str, *, exact: bool) -> Curve:
     return _guide(name, ((x, factor * x**2) for x in (ends[0], ends[-1])))
 
 
-def _mib(value: float) -> str:
-    return f"{number(value / 2**20)} MiB" if value < 2**30 else f"{number(value / 2**30)} GiB"
+def _bytes(value: float) -> str:
+    unit, size = next((unit, size) for unit, size in _UNITS if value >= size or size == 1)
+    return f"{number(value / size)} {unit}"
 
 
 def _variance(records: Records) -> Picture | None:
