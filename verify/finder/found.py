@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,11 @@ class Softmax:
         shifted: whether each row's maximum is subtracted before the exponential, by the graph or by definition.
         block: an operator below opset 13: all axes from this one on are one row.
         kind: element type that it computes in.
+        late: the division stands behind the product with the values: `weights` is the exponentials.
+        base: of the exponentials.
+        largest, least: what the logits are kept between by the graph itself, where no key is hidden.
+        added: to the sum that the exponentials are divided by: then the weights sum to less than one.
+        guarded: neither the maximum of a row without any key is -inf, nor its sum 0: its weights are 0.
     """
 
     scope: Scope = field(repr=False)
@@ -34,6 +40,12 @@ class Softmax:
     shifted: bool = True
     block: int | None = None
     kind: int = 0
+    late: bool = False
+    base: float = math.e
+    largest: float = math.inf
+    least: float = -math.inf
+    added: float = 0.0
+    guarded: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,10 @@ class Attention:
         softcap: 0 if there is none.
         guard: what follows may replace rows without any key: `NaN` where it looks for NaN, `other` where it chooses by
             something else, "" where nothing does.
+        product, second: the nodes that multiply queries with keys, and weights with values; None of an operator.
+        keys_at: which factor of the first product (0 or 1) is the keys.
+        summed: axis of the weights that the second product sums, counted from the end; None if it is not known.
+        terms: lengths of the rows of further products that are added to the logits, 0 where one is not known.
     """
 
     softmax: Softmax
@@ -94,6 +110,10 @@ class Attention:
     causal: bool = False
     guard: str = ""
     product: Any = field(default=None, repr=False)
+    second: Any = field(default=None, repr=False)
+    keys_at: int = 1
+    summed: int | None = None
+    terms: tuple[int, ...] = ()
 
     @property
     def scope(self) -> Scope:
