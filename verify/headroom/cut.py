@@ -111,7 +111,7 @@ def _nodes(model: onnx.ModelProto, softmax: Softmax, rank: int, axis: int) -> Cu
         [onnx.helper.make_empty_tensor_value_info(_WEIGHTS)],
         [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
-    is_log = softmax.form.endswith(("LogSoftmax", "Log/Sub"))
+    is_log = softmax.form.endswith(("LogSoftmax", "/Sub"))
     across = next((index for index in range(rank) if index != axis), None)
     if softmax.block is not None:
         across = 0 if axis else None
