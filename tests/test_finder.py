@@ -9,6 +9,7 @@ import pytest
 
 from onnx_attest.verify.finder.find import find
 from onnx_attest.verify.finder.found import Attention, Softmax
+from onnx_attest.verify.finder.graph import NEAR
 from onnx_attest.verify.static.rules import static_findings
 
 
@@ -474,3 +475,21 @@ def test_bias_of_an_operator_is_a_mask(operator: str, place: int):
         f"y = com.microsoft.{operator} <num_heads = 2> ({inputs})", inputs=", float[b, 2, n, m] m"
     ).masks
     assert mask.value == "m"
+
+
+def test_a_mask_that_comes_from_the_layer_before_is_no_walk_through_all_layers():
+    """Counted, not timed: looking at a mask costs the same in the last layer as in the first."""
+    nodes, bias = [], "m"
+    for layer in range(60):
+        nodes.append(
+            f"a{layer} = MatMul (q, k) t{layer} = Add (a{layer}, {bias}) p{layer} = Softmax <axis = -1> (t{layer}) "
+            f"o{layer} = MatMul (p{layer}, v) r{layer} = ReduceMean (o{layer}) b{layer} = Add (m, r{layer})"
+        )
+        bias = f"b{layer}"
+    found = find(model(" ".join(nodes), inputs=", float[n, m] m"))
+    scope = found.scopes[0]
+    assert len(found.attentions) == 60
+    assert len(list(scope.ancestors(bias, most=NEAR))) == NEAR
+    last = found.attentions[-1]
+    assert scope.fed(last.masks[0].value) == ("m", "q", "k", "v")
+    assert scope.depends(last.masks[0].value, last.query)

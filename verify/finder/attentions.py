@@ -9,7 +9,7 @@ from typing import Any
 
 from onnx_attest.verify.finder import axes
 from onnx_attest.verify.finder.found import Attention, Mask, Scale, Softmax
-from onnx_attest.verify.finder.graph import MOVES, Scope, attribute, label, qualified
+from onnx_attest.verify.finder.graph import MOVES, NEAR, Scope, attribute, label, qualified
 from onnx_attest.verify.finder.hiding import hides_with
 from onnx_attest.verify.finder.operators import operator
 from onnx_attest.verify.finder.origin import Way, is_scalar, origin
@@ -201,8 +201,8 @@ class _Up:
         at = next(
             (index for index, name in enumerate(node.input[:2]) if not self._scope.is_constant(name)), None
         )
-        if at is None:
-            return None
+        if at is None or len(set(self._scope.shape(node.input[1 - at]) or (1, 2))) > 1:
+            return None  # as many heads as before
         if qualified(node) == "Einsum":
             (*inputs,), result = axes.terms(node)
             letter = result[axis] if -axis <= len(result) else ""
@@ -316,7 +316,7 @@ def _guard(scope: Scope, node: Any, weights: str) -> str:
 
 def _is_causal(scope: Scope, mask: Mask) -> bool:
     """Whether a triangle is what is hidden: of ones, or where one position is after another."""
-    for node in scope.ancestors(mask.value):
+    for node in scope.ancestors(mask.value, most=NEAR):
         if node.op_type == "Trilu":
             return True
         if node.op_type in ("Greater", "Less", "GreaterOrEqual", "LessOrEqual"):

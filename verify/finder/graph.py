@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -54,6 +55,8 @@ _FOLDED: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 _CARRYING = ("Unsqueeze", "Squeeze", "Reshape", "CastLike", "Expand")
 """Of those, the ones whose further inputs say where the numbers go."""
+NEAR = 200
+"""Nodes that a mask is made of, at most."""
 _INTEGERS = (6, 7)
 _DEEPEST = 16
 """Steps from a number to the constants that it is made of."""
@@ -86,6 +89,7 @@ class Scope:
     opset: int
     _read: dict[str, NDArray[Any] | None] = field(default_factory=dict)
     _known: dict[str, float | None] = field(default_factory=dict)
+    _fed: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def readers(self) -> Mapping[str, list[Any]]:
@@ -196,33 +200,63 @@ class Scope:
         """Return the element type of a value, 0 if it is not known."""
         return int(self.tensors[name].data_type) if name in self.tensors else self.kinds.get(name, 0)
 
-    def ancestors(self, name: str) -> Iterator[Any]:
-        """Yield the nodes that a value depends on, each once."""
+    def ancestors(self, name: str, *, most: int = 0, past: tuple[str, ...] = ()) -> Iterator[Any]:
+        """Yield the nodes that a value depends on, each once, the nearest first.
+
+        Args:
+            name: of the value.
+            most: of the nodes, all if it is 0: what makes a mask stands near, and deep graphs are long.
+            past: operators that are not looked past.
+        """
         seen: set[int] = set()
-        waiting = [name]
-        while waiting:
-            node = self.makers.get(waiting.pop())
+        waiting = deque([name])
+        while waiting and not 0 < most <= len(seen):
+            node = self.makers.get(waiting.popleft())
             if node is not None and id(node) not in seen:
                 seen.add(id(node))
                 yield node
-                waiting += node.input
+                if node.op_type not in past:
+                    waiting += node.input
 
     def fed(self, name: str) -> tuple[str, ...]:
         """Return the inputs of the graph that a value depends on, by more than their sizes."""
-        found: dict[str, None] = {}
-        seen: set[str] = set()
         waiting = [name]
         while waiting:
+            value = waiting[-1]
+            node = self.makers.get(value)
+            above = [] if node is None or node.op_type in ("Shape", "Size") else list(node.input)
+            open_ = [one for one in above if one not in self._fed]
+            if open_ and value not in self._fed:
+                waiting += open_
+                continue
+            waiting.pop()
+            if value not in self._fed:
+                own = {value: None} if value in self.inputs else {}
+                self._fed[value] = tuple(own | {one: None for up in above for one in self._fed[up]})
+        return self._fed[name]
+
+    def depends(self, name: str, on: str) -> bool:
+        """Whether a value is computed from another one; only nodes behind that one's are looked at."""
+        maker = self.makers.get(on)
+        if maker is None:
+            return on in self.fed(name)
+        first = self._places.get(id(maker), -1)
+        waiting, seen = [name], {""}
+        while waiting:
             value = waiting.pop()
-            if value in seen:
+            if value == on:
+                return True
+            node = self.makers.get(value)
+            if value in seen or node is None or self._places.get(id(node), -1) < first:
                 continue
             seen.add(value)
-            if value in self.inputs:
-                found[value] = None
-            node = self.makers.get(value)
-            if node is not None and node.op_type not in ("Shape", "Size"):
-                waiting += node.input
-        return tuple(found)
+            waiting += node.input
+        return False
+
+    @cached_property
+    def _places(self) -> Mapping[int, int]:
+        """The place of each node in the graph's order."""
+        return {id(node): place for place, node in enumerate(self.nodes)}
 
 
 def scopes_of(model: Any) -> list[Scope]:

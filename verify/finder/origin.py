@@ -10,7 +10,7 @@ from typing import Any
 from onnx_attest.verify.finder.found import Scale
 from onnx_attest.verify.finder.graph import MOVES, Scope, label
 
-_MOST = 400
+_MOST = 100
 """Values that are looked at on the way up; longer ways are other things."""
 _CLOSE = 1e-6
 _ROTATING = ("RotaryEmbedding", "com.microsoft.RotaryEmbedding")

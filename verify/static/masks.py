@@ -13,6 +13,7 @@ from onnx_attest.verify.finder.graph import (
     FLOAT,
     FLOAT16,
     NAMES,
+    NEAR,
     Scope,
     attribute,
     label,
@@ -118,7 +119,7 @@ def _of_empty_rows(attention: Attention, mask: Mask, policy: str) -> str:
 
 def _is_bias(attention: Attention, mask: Mask) -> bool:
     """Whether what is added depends on the very queries: a term of the logits, no mask."""
-    return attention.query in {name for node in attention.scope.ancestors(mask.value) for name in node.input}
+    return attention.scope.depends(mask.value, attention.query)
 
 
 def beyond_the_format(found: Found, _empty_rows: str, _traced: Mapping[str, int]) -> Iterator[Finding]:
@@ -218,20 +219,14 @@ def _lengths(attention: Attention) -> tuple[Any, Any] | None:
 
 def _is_square(scope: Scope, mask: Mask) -> bool:
     """Whether a mask is a triangle that begins at the first query and the first key, whatever their numbers."""
-    waiting, seen = [mask.value], set()
-    while waiting:
-        name = waiting.pop()
-        node = scope.maker(name)
-        if node is None or name in seen:
-            continue
-        seen.add(name)
-        if node.op_type == "Trilu":
-            diagonal = scope.number(node.input[1]) if len(node.input) > 1 and node.input[1] else 0.0
-            if diagonal in (0.0, 1.0):
-                return True
-        elif node.op_type not in _CUTTING:
-            waiting += node.input
-    return False
+    return any(
+        node.op_type == "Trilu" and _diagonal(scope, node) in (0.0, 1.0)
+        for node in scope.ancestors(mask.value, most=NEAR, past=_CUTTING)
+    )
+
+
+def _diagonal(scope: Scope, node: Any) -> float | None:
+    return scope.number(node.input[1]) if len(node.input) > 1 and node.input[1] else 0.0
 
 
 _CUTTING = ("Slice", "Gather", "GatherND", "GatherElements", "Shape", "Size")
