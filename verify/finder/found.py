@@ -26,7 +26,9 @@ class Softmax:
         late: the division stands behind the product with the values: `weights` is the exponentials.
         base: of the exponentials.
         largest, least: what the logits are kept between by the graph itself, where no key is hidden.
-        added: to the sum that the exponentials are divided by: then the weights sum to less than one.
+        added: to the sum S that the exponentials are divided by, inf if it is not a number of the file: then the
+            weights sum to S / (S + added).
+        floor: what S is at least taken for.
         guarded: neither the maximum of a row without any key is -inf, nor its sum 0: its weights are 0.
     """
 
@@ -45,6 +47,7 @@ class Softmax:
     largest: float = math.inf
     least: float = -math.inf
     added: float = 0.0
+    floor: float = 0.0
     guarded: bool = False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from onnx_attest.verify.finder.bounds import bounds_of
@@ -149,37 +149,28 @@ def _exponential(scope: Scope, name: str) -> _Exponential | None:
 def _written_out(scope: Scope, node: Any) -> Softmax | None:
     """Return the softmax that a division, or a product with a reciprocal, ends; None if it ends none."""
     for numerator, denominator in _quotients(scope, node):
-        total, added, least = _sum(scope, denominator)
-        summed = _exponential(scope, total.input[0]) if total is not None else None
+        total = _sum(scope, denominator)
+        summed = _exponential(scope, total.node.input[0]) if total is not None else None
         if total is None or summed is None:
             continue
         late = not _is_moved(scope, numerator, summed.value)
         if late and not _is_product_of(scope, numerator, summed.value):
             continue
-        guarded = least and (not summed.shifted or _is_guarded(scope, summed.nodes[0].input[1]))
-        return _softmax(scope, node, summed, total, late=late, added=added, guarded=guarded)
+        return _softmax(scope, node, summed, total, late=late)
     return None
 
 
-def _softmax(
-    scope: Scope,
-    node: Any,
-    one: _Exponential,
-    total: Any,
-    *,
-    late: bool = False,
-    added: float = 0.0,
-    guarded: bool = False,
-) -> Softmax:
+def _softmax(scope: Scope, node: Any, one: _Exponential, total: _Total, *, late: bool = False) -> Softmax:
     name = "Exp" if one.base == math.e else "Pow"
     ends = {"Div": "Div", "Mul": "Reciprocal/Mul", "Sub": "Log/Sub"}
-    form = f"{'ReduceMax/Sub/' if one.shifted else ''}{name}/{total.op_type}/{ends[node.op_type]}"
+    form = f"{'ReduceMax/Sub/' if one.shifted else ''}{name}/{total.node.op_type}/{ends[node.op_type]}"
     least, largest = bounds_of(scope, one.logits)
     return Softmax(
-        scope, label(node), form, (*one.nodes, total, node), one.logits, one.value if late else node.output[0],
-        axis=_from_the_end(_axis(scope, total), scope.rank(total.input[0])), shifted=one.shifted,
+        scope, label(node), form, (*one.nodes, total.node, node), one.logits, one.value if late else node.output[0],
+        axis=_from_the_end(_axis(scope, total.node), scope.rank(total.node.input[0])), shifted=one.shifted,
         kind=scope.kind(one.value) or scope.kind(one.logits), late=late, base=one.base, least=least, largest=largest,
-        added=added, guarded=guarded,
+        added=total.added, floor=total.floor,
+        guarded=total.added + total.floor > 0 and (not one.shifted or _is_guarded(scope, one.nodes[0].input[1])),
     )  # fmt: skip
 
 
@@ -203,8 +194,8 @@ def _logarithm(scope: Scope, node: Any) -> Softmax | None:
     log = _maker(scope, node.input[1], _PASSING)
     if log is not None and log.op_type == "ReduceLogSumExp":
         return _of_reduction(scope, node, log)
-    total, *_ = _sum(scope, log.input[0]) if log is not None and log.op_type == "Log" else (None,)
-    summed = _exponential(scope, total.input[0]) if total is not None else None
+    total = _sum(scope, log.input[0]) if log is not None and log.op_type == "Log" else None
+    summed = _exponential(scope, total.node.input[0]) if total is not None else None
     if total is None or summed is None or summed.nodes[-1].input[0] != node.input[0] or summed.base != math.e:
         return None
     return _softmax(scope, node, summed, total)
@@ -240,25 +231,50 @@ def _maker(scope: Scope, name: str, through: tuple[str, ...]) -> Any | None:
     return node
 
 
-def _sum(scope: Scope, name: str, steps: int = 0) -> tuple[Any | None, float, bool]:
-    """Return the sum that a value is, what is added to it (inf if it is not a number), and whether it is kept from 0."""
+@dataclass(frozen=True)
+class _Total:
+    """A sum, and what keeps it from 0; see `Softmax`."""
+
+    node: Any
+    added: float = 0.0
+    floor: float = 0.0
+
+
+def _sum(scope: Scope, name: str, steps: int = 0) -> _Total | None:
+    """Return the sum that a value is, perhaps with an epsilon or a least value; None if it is none."""
     node = scope.maker(name)
-    if node is None or steps > _FARTHEST or node.op_type in _SUMS:
-        return node if node is not None and node.op_type in _SUMS else None, 0.0, False
+    if node is None or steps > _FARTHEST:
+        return None
+    if node.op_type in _SUMS:
+        return _Total(node)
     if node.op_type not in _GUARDING:
-        return None, 0.0, False
+        return None
     only_first = node.op_type in (*_PASSING, "Clip", "Expand")
-    for one in node.input[:1] if only_first else node.input:
-        total, added, kept = (
-            _sum(scope, one, steps + 1) if one and not scope.is_constant(one) else (None, 0.0, False)
-        )
-        if total is None:
-            continue
+    for index, one in enumerate(node.input[:1] if only_first else node.input):
+        total = _sum(scope, one, steps + 1) if one and not scope.is_constant(one) else None
+        if total is not None:
+            return _kept_from_0(scope, node, total, index)
+    return None
+
+
+def _kept_from_0(scope: Scope, node: Any, total: _Total, index: int) -> _Total:
+    if node.op_type in ("Add", "Max"):
+        number = scope.number(node.input[1 - index])
+        number = math.inf if number is None else max(number, 0.0)
         if node.op_type == "Add":
-            number = scope.number(node.input[1 if node.input[0] == one else 0])
-            added += math.inf if number is None else number
-        return total, added, kept or node.op_type in ("Add", "Max", "Clip", "Where")
-    return None, 0.0, False
+            return replace(total, added=total.added + number)
+        return replace(total, floor=max(total.floor, number))
+    if node.op_type == "Clip":
+        least = (
+            scope.number(node.input[1]) if len(node.input) > 1 and node.input[1] else attribute(node, "min")
+        )
+        return replace(total, floor=max(total.floor, least or 0.0))
+    # Another number where it is 0.
+    return replace(total, floor=max(total.floor, _LEAST)) if node.op_type == "Where" else total
+
+
+_LEAST = 2.0**-1074
+"""The smallest number above 0."""
 
 
 def _is_guarded(scope: Scope, name: str) -> bool:

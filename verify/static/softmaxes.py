@@ -42,7 +42,7 @@ def is_bounded(softmax: Softmax) -> bool:
     largest, factor = LARGEST.get(softmax.kind, LARGEST[FLOAT]), math.log(softmax.base)
     least = SMALLEST.get(softmax.kind, SMALLEST[FLOAT])
     high, low = softmax.largest * factor + math.log(_KEYS), softmax.least * factor
-    return high < math.log(largest) and (low > math.log(least) or softmax.added > 0)
+    return high < math.log(largest) and (low > math.log(least) or softmax.added + softmax.floor > 0)
 
 
 def over_another_axis(found: Found, _empty_rows: str, _traced: Mapping[str, int]) -> Iterator[Finding]:
