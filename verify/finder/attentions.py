@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onnx_attest.verify.finder import axes
@@ -48,6 +48,7 @@ class _Path:
     keys: int | None = None
     scales: list[Scale] = field(default_factory=list)
     masks: list[Mask] = field(default_factory=list)
+    nodes: list[Any] = field(default_factory=list)
     terms: list[int] = field(default_factory=list)
     softcap: float = 0.0
     computed_scale: bool = False
@@ -115,6 +116,8 @@ def _pattern(scope: Scope, softmax: Softmax) -> Attention | None:
         second=second,
         keys_at=keys_at,
         summed=summed,
+        before=tuple(path.nodes),
+        after=tuple(node for node, _ in way),
         terms=tuple(path.terms),
     )
 
@@ -191,6 +194,7 @@ class _Up:
             further = axes.before(self._scope, node, index, axis)
             path = self.path(name, further, steps + 1, mixed=mixed, terms=terms)
             if path is not None and self._note(path, node, form, index, terms=terms):
+                path.nodes.append(node)
                 return path
         return None
 
@@ -214,6 +218,7 @@ class _Up:
         path = self.path(node.input[at], axis, steps + 1, mixed=True)
         if path is not None:
             path.computed_scale = True
+            path.nodes.append(node)
         return path
 
     def _note(self, path: _Path, node: Any, form: str, index: int, *, terms: bool) -> bool:
@@ -223,9 +228,7 @@ class _Up:
         other = node.input[1 - index] if form in ("Add", "Sub", "Max", "Min") else ""
         if form == "Tanh":
             path.softcap = path.softcap or math.inf  # the number stands behind it
-            path.masks = [
-                Mask(one.node, one.form, one.value, one.hiding, before_softcap=True) for one in path.masks
-            ]
+            path.masks = [replace(one, before_softcap=True) for one in path.masks]
         elif form == "Sub" and _of_a_maximum(self._scope, other):
             pass  # the maximum, which the softmax subtracts once more
         elif form in ("Add", "Sub") and self._scope.number(other) != 0:
@@ -235,10 +238,11 @@ class _Up:
                 path.terms.append(size)
             else:
                 sign = -1 if form == "Sub" else 1
-                path.masks.append(Mask(label(node), form, other, hides_with(self._scope, other, sign)))
+                hiding = hides_with(self._scope, other, sign)
+                path.masks.append(_mask(node, form, other, hiding, index))
         elif form == "Where":
             number = self._scope.number(node.input[3 - index])
-            path.masks.append(Mask(label(node), form, node.input[0], number))
+            path.masks.append(_mask(node, form, node.input[0], number, index))
         return True
 
     def _term(self, value: str) -> int | None:
@@ -255,21 +259,25 @@ class _Up:
             if scope.is_constant(other) or is_scalar(scope, other):
                 path.computed_scale = True
             else:  # a mask of zeros and ones that multiplies logits, or something else
-                path.masks.append(Mask(label(node), form, other, None))
+                path.masks.append(_mask(node, form, other, None, index))
             return True
         factor = 1 / number if form == "Div" and number else number
-        step = Scale(label(node), factor, "logits")
+        step = Scale(label(node), factor, "logits", node.output[0], 1 - index, form == "Div")
         before, after = scope.maker(node.input[index]), scope.readers.get(node.output[0], [])
         if before is not None and before.op_type == "Tanh":
             # cap tanh(s / cap) is s where s is small: what the two numbers lack of 1 is a scale.
             path.softcap = abs(factor)
             if path.inner is not None and abs(path.inner.factor * factor - 1) > _ONE_FACTOR:
-                path.scales.append(Scale(path.inner.node, path.inner.factor * factor, "logits"))
+                path.scales.append(replace(path.inner, factor=path.inner.factor * factor))
         elif any(one.op_type == "Tanh" for one in after):
             path.inner = step
         else:
             path.scales.append(step)
         return True
+
+
+def _mask(node: Any, form: str, value: str, hiding: float | None, index: int) -> Mask:
+    return Mask(label(node), form, value, hiding, output=node.output[0], index=index)
 
 
 def _of_a_maximum(scope: Scope, value: str) -> bool:

@@ -53,11 +53,21 @@ class Softmax:
 
 @dataclass(frozen=True)
 class Scale:
-    """A constant factor of the logits, and the node that applies it; `where` is q, k or logits."""
+    """A constant factor of the logits, and the node that applies it.
+
+    Attributes:
+        where: q, k or logits.
+        output: of the node; "" of an operator's own scale.
+        index: of the node's input that holds the number.
+        divides: by the number, which is one over the factor.
+    """
 
     node: str
     factor: float
     where: str
+    output: str = ""
+    index: int = 0
+    divides: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,8 @@ class Mask:
         value: name of what it reads: of Add the bias, of Where the condition.
         hiding: the number that hidden logits become, or that is added to them; None if it is not a constant.
         before_softcap: it is applied to logits that are then capped.
+        output: of the node.
+        index: of the node's input that holds the logits.
     """
 
     node: str
@@ -77,6 +89,8 @@ class Mask:
     value: str
     hiding: float | None
     before_softcap: bool = False
+    output: str = ""
+    index: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +109,7 @@ class Attention:
         product, second: the nodes that multiply queries with keys, and weights with values; None of an operator.
         keys_at: which factor of the first product (0 or 1) is the keys.
         summed: axis of the weights that the second product sums, counted from the end; None if it is not known.
+        before, after: the nodes from the first product to the softmax, and from there to the second.
         terms: lengths of the rows of further products that are added to the logits, 0 where one is not known.
     """
 
@@ -116,6 +131,8 @@ class Attention:
     second: Any = field(default=None, repr=False)
     keys_at: int = 1
     summed: int | None = None
+    before: tuple[Any, ...] = field(default=(), repr=False)
+    after: tuple[Any, ...] = field(default=(), repr=False)
     terms: tuple[int, ...] = ()
 
     @property

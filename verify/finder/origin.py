@@ -108,7 +108,9 @@ class _Walk:
             other = node.input[1 - index]
             number = scope.number(other)
             if number is not None and number != 0:
-                step = Way((Scale(label(node), 1 / number if divides else number, self._where),))
+                factor = 1 / number if divides else number
+                scale = Scale(label(node), factor, self._where, node.output[0], 1 - index, divides)
+                step = Way((scale,))
             elif is_scalar(scope, other):
                 step = Way(computed=True)
             else:
