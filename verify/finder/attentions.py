@@ -118,6 +118,7 @@ def _pattern(scope: Scope, softmax: Softmax) -> Attention | None:
         summed=summed,
         before=tuple(path.nodes),
         after=tuple(node for node, _ in way),
+        rotated=to_query.joined or to_key.joined,
         terms=tuple(path.terms),
     )
 

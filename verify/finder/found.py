@@ -109,6 +109,7 @@ class Attention:
         product, second: the nodes that multiply queries with keys, and weights with values; None of an operator.
         keys_at: which factor of the first product (0 or 1) is the keys.
         summed: axis of the weights that the second product sums, counted from the end; None if it is not known.
+        rotated: queries or keys are put together of their parts on the way, as a rotary embedding does.
         before, after: the nodes from the first product to the softmax, and from there to the second.
         terms: lengths of the rows of further products that are added to the logits, 0 where one is not known.
     """
@@ -131,6 +132,7 @@ class Attention:
     second: Any = field(default=None, repr=False)
     keys_at: int = 1
     summed: int | None = None
+    rotated: bool = False
     before: tuple[Any, ...] = field(default=(), repr=False)
     after: tuple[Any, ...] = field(default=(), repr=False)
     terms: tuple[int, ...] = ()

@@ -47,6 +47,7 @@ def operator(softmax: Softmax, node: Any) -> Attention:
     return Attention(
         softmax, softmax.node, form, node.output[0], query, key, value, scale, scales, masks, head_size,
         float(attribute(node, "softcap") or 0.0), causal, guard="other",
+        rotated=bool(attribute(node, "do_rotary")),
     )  # fmt: skip
 
 

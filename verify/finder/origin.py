@@ -27,11 +27,13 @@ class Way:
         scales: the constant factors on the way.
         computed: one of the factors is not a number in the file.
         sure: it is that value, moved; else a part of it, or one of two factors.
+        joined: it is put together of parts of that value: rotated by its position, usually.
     """
 
     scales: tuple[Scale, ...] = ()
     computed: bool = False
     sure: bool = True
+    joined: bool = False
 
     def then(self, further: Way, *, sure: bool = True) -> Way:
         """Return this way and another behind it."""
@@ -39,6 +41,7 @@ class Way:
             self.scales + further.scales,
             self.computed or further.computed,
             self.sure and further.sure and sure,
+            self.joined or further.joined,
         )
 
     def is_like(self, other: Way) -> bool:
@@ -92,7 +95,8 @@ class _Walk:
     def _through(self, node: Any) -> Iterator[tuple[str, Way]]:
         kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         if kind in MOVES or kind in _ROTATING:
-            yield from self.up(node.input[0]).items()
+            step = Way(joined=kind in _ROTATING)
+            yield from ((name, step.then(way)) for name, way in self.up(node.input[0]).items())
         elif kind in _TAKING:
             yield from ((name, Way(sure=False).then(way)) for name, way in self.up(node.input[0]).items())
         elif kind in ("Mul", "Div"):
@@ -125,7 +129,15 @@ class _Walk:
         first, *others = (self.up(name) for name in parts)
         for name, way in first.items():
             if all(name in other and way.is_like(other[name]) for other in others):
-                yield name, Way(way.scales, way.computed, sure=way.sure or bool(others))
+                yield (
+                    name,
+                    Way(
+                        way.scales,
+                        way.computed,
+                        sure=way.sure or bool(others),
+                        joined=bool(others) or way.joined,
+                    ),
+                )
 
 
 def is_scalar(scope: Scope, name: str) -> bool:
