@@ -416,6 +416,8 @@ def test_command_fails_on_an_error_and_says_so_as_json(command, tmp_path):
     said = json.loads(answer.out)
     assert (answer.code, [item["code"] for item in said["findings"]]) == (1, ["OA421"])
     assert said["attentions"][0]["axis"] == "-2"
+    assert (said["verdict"], said["exit_code"], said["cells"]) == ("failed", 1, [])
+    assert set(said["findings"][0]) == {"code", "severity", "blame", "node", "message", "next_step"}
 
 
 def test_command_says_where_a_provider_puts_the_nodes(command, tmp_path):
