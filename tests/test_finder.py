@@ -493,3 +493,10 @@ def test_a_mask_that_comes_from_the_layer_before_is_no_walk_through_all_layers()
     last = found.attentions[-1]
     assert scope.fed(last.masks[0].value) == ("m", "q", "k", "v")
     assert scope.depends(last.masks[0].value, last.query)
+
+
+def test_a_damaged_permutation_is_no_axis():
+    nodes = (
+        "s = MatMul (q, k) t = Transpose <perm = [0, 7, 1]> (s) p = Softmax <axis = -1> (t) y = MatMul (p, v)"
+    )
+    assert attention(nodes).summed == -1

@@ -20,7 +20,8 @@ def before(scope: Scope, node: Any, index: int, axis: int | None) -> int | None:
         return axis
     if node.op_type == "Transpose":
         order = _order(scope, node)
-        return order[axis] - len(order) if order and -len(order) <= axis else None
+        whole = sorted(order) == list(range(len(order)))  # of a damaged file they may not be
+        return order[axis] - len(order) if whole and -len(order) <= axis < 0 else None
     if node.op_type in ("Unsqueeze", "Squeeze"):
         return _without(scope, node, axis)
     if node.op_type in ("Reshape", "Flatten"):

@@ -130,7 +130,7 @@ class Scope:
             tensor = self.constant(name)
             return float(tensor.reshape(-1)[0]) if tensor is not None and tensor.size == 1 else None
         node = self.makers.get(name)
-        if node is None or not steps or node.domain not in ("", "ai.onnx"):
+        if node is None or not steps or not node.input or node.domain not in ("", "ai.onnx"):
             return None
         if node.op_type == "ConstantOfShape":
             return _filler(node)

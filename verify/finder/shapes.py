@@ -58,7 +58,7 @@ def _transposed(scope: Scope, node: Any, shape: Shape) -> Shape | None:
 
     order = attribute(node, "perm")
     order = range(len(shape))[::-1] if order is None else order
-    return tuple(shape[axis] for axis in order) if len(order) == len(shape) else None
+    return tuple(shape[axis] for axis in order) if sorted(order) == list(range(len(shape))) else None
 
 
 def _broadcast(shapes: list[Shape]) -> Shape:
