@@ -98,9 +98,8 @@ def test_failed_is_1(command, onnx_file):
     assert answer.out.startswith("**failed**")
 
 
-ONE_LENGTH = (
-    "g (float[n, 48] x) => (float[5, 48] y) { s = Constant <value_ints = [5, 48]> ()  y = Reshape (x, s) }"
-)
+ONE_LENGTH = "g (float[n, 48] x) => (float[1, 48] y) <float[1, 5] w = {1, 1, 1, 1, 1}> { y = MatMul (w, x) }"
+"""Not a constant shape, which a static rule would tell before anything runs (OA121)."""
 
 
 def test_runtime_that_raises_is_1(command, onnx_file):
@@ -229,6 +228,14 @@ def test_json_is_one_object_with_the_records_own_fields(command, onnx_file):
     assert {"verdict", "exit_code", "cells", "findings"} <= set(result)
     assert (result["verdict"], result["exit_code"], answer.code) == ("passed", 0, 0)
     assert {"model", "runtime", "case", "gates", "verdict"} <= set(result["cells"][0])
+
+
+def test_json_has_where_each_softmax_breaks(command, onnx_file):
+    graph = "g (float[n, 8] x) => (float[n, 8] p) <int64[1] l = {-1}> { e = Exp (x) t = ReduceSum (e, l) p = Div (e, t) }"
+    answer = command("verify", onnx_file(graph), "--runtime", "onnx-reference", "--json")
+    found = json.loads(answer.out)["headroom"]
+    assert [record["profile"] for record in found] == ["one large", "all equal", "given"]
+    assert found[0]["broke_at_logit"] == pytest.approx(88.72, abs=0.05)
 
 
 def test_json_of_a_failure_holds_the_findings(command, onnx_file):

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import onnx
 import pytest
 
 from onnx_attest.export.artifact import read_artifact
@@ -425,3 +426,63 @@ def test_data_beyond_what_equal_logits_bear_is_said_to_be_there(onnx_file):
     seen = headroom_of(onnx_file(NAIVE), largest=87.5).on(stage(Kernel(naive)), None)
     (text,) = (item.message for one, items in seen for item in items if one.profile == "all equal")
     assert text.endswith("the given data has 87.5, though not in such a row")
+
+
+# Sums that are not one, and logits that cannot grow
+
+WRITTEN = {
+    "a power of two": "e = Pow (two, x) t = ReduceSum (e, l) p = Div (e, t)",
+    "an epsilon": "e = Exp (x) t = ReduceSum (e, l) u = Add (t, epsilon) p = Div (e, u)",
+    "a least sum": "e = Exp (x) t = ReduceSum (e, l) u = Max (t, epsilon) p = Div (e, u)",
+    "one more": "e = Exp (x) t = ReduceSum (e, l) u = Add (t, one) p = Div (e, u)",
+    "a logarithm": "e = Exp (x) t = ReduceSum (e, l) r = Log (t) p = Sub (x, r)",
+    "absolute values": "e = Exp (x) t = ReduceL1 (e, l) p = Div (e, t)",
+}
+
+
+def written(nodes: str, *, more: str = "", out: str = "float[rows, n] p") -> str:
+    constants = (
+        "int64[1] l = {-1}, float two = {2.0}, float one = {1.0}, float epsilon = {1e-6}, float cap = {30.0}"
+    )
+    return f"written (float[rows, n] x{more}) => ({out}) <{constants}> {{ {nodes} }}"
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("form", WRITTEN)
+def test_break_is_foreseen_however_the_softmax_is_written(form, runtime, onnx_file):
+    (party,) = select((runtime,))
+    records = on(party, onnx_file(written(WRITTEN[form]), opset=18))
+    assert [record.profile for record in records] == ["one large", "all equal", "given"]
+    assert all(record.agrees and record.verdict == "passed" for record in records)
+    largest = 128.0 if form == "a power of two" else OVERFLOW["float32"]
+    assert records[0].broke_at_logit == pytest.approx(largest, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "more", "why"),
+    [
+        ("d = Div (x, cap) h = Tanh (d) c = Mul (h, cap) e = Exp (c) t = ReduceSum (e, l) p = Div (e, t)", "", "between -30 and 30"),
+        ("e = Exp (x) t = ReduceSum (e, l) o = MatMul (e, v) p = Div (o, t)", ", float[n, n] v", "divides the product"),
+        ("h = ReduceMax (x, l) d = Sub (x, h) e = Exp (d) t = ReduceSum (e, l) s = Neg (h) a = Exp (s) u = Add (t, a) p = Div (e, u)", "", "is computed"),
+    ],
+)  # fmt: skip
+def test_what_no_softmax_alone_would_show_is_left_out(nodes, more, why, onnx_file):
+    (party,) = select(("ort-cpu",))
+    out = "float[rows, n] p"
+    (record,) = on(party, onnx_file(written(nodes, more=more, out=out), opset=18))
+    assert (record.verdict, why in record.reason) == ("skipped", True), record.reason
+
+
+def test_softmax_in_a_function_is_tried_where_it_is_called(tmp_path):
+    text = (
+        '<ir_version: 10, opset_import: ["": 18, "own": 1]> '
+        "calling (float[rows, n] x) => (float[rows, n] y) { a = own.soft (x) y = Identity (a) } "
+        '<domain: "own", opset_import: ["" : 18]> soft (a) => (p) '
+        "{ l = Constant <value_ints = [-1]> () e = Exp (a) t = ReduceSum (e, l) p = Div (e, t) }"
+    )
+    (party,) = select(("ort-cpu",))
+    path = tmp_path / "calling.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    records = on(party, path)
+    assert {record.verdict for record in records} <= {"passed", "skipped"}
+    assert all("function" in record.reason or record.agrees for record in records)

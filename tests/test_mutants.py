@@ -25,6 +25,8 @@ from onnx_attest.verify.oracle.graph import GraphOracle, constants_of
 from onnx_attest.verify.power.fault import CLASSES
 from onnx_attest.verify.power.mutants import Mutant, inapplicable, mutants
 from onnx_attest.verify.power.precision import BLOCKS, INT8_SCALE_ERROR
+from onnx_attest.verify.power.sites import find_sites, untouched
+from onnx_attest.verify.power.workbench import Edge, Workbench
 from onnx_attest.verify.records import CORRECT, CaseRecord
 
 Array = NDArray[Any]
@@ -496,3 +498,37 @@ def test_graphs_in_half_precision_have_the_faults_that_make_sense(tmp_path, vari
     absent |= {"weights-bf16", "logits-bf16"} if dtype == "bfloat16" else set()
     assert absent <= set(inapplicable(model))
     assert {"scale", "causal-future", "softmax-plus-one", "int8-scale"} <= {m.fault for m in found}
+
+
+def sites_in(nodes: str) -> tuple[list, list[str]]:
+    text = (
+        '<ir_version: 10, opset_import: ["": 18]> g (float[b, n, 4] q, float[b, 4, n] k, float[b, n, 4] v, float[n, 4] c, '
+        "float[n, 4] s) => (float[b, n, 4] y) <float half = {0.5}, int64[1] o = {0}, int64[1] i = {2}, int64[1] j = {4}, "
+        f"int64[1] l = {{-1}}, float far = {{-inf}}, float nil = {{0.0}}> {{ {nodes} }}"
+    )
+    bench = Workbench(onnx.parser.parse_model(text))
+    return find_sites(bench), untouched(bench)
+
+
+def test_a_scale_before_a_rotary_embedding_is_where_faults_of_the_scale_go():
+    ((site,), others) = sites_in(
+        "x = Mul (q, half) x1 = Slice (x, o, i, l) x2 = Slice (x, i, j, l) x3 = Neg (x2) r = Concat <axis = -1> (x3, x1) "
+        "a = Mul (x, c) b0 = Mul (r, s) t = Add (a, b0) w = MatMul (t, k) p = Softmax <axis = -1> (w) y = MatMul (p, v)"
+    )
+    assert (site.scale, [scale.edge for scale in site.scales], others) == (0.5, [Edge("x", 1)], [])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "why"),
+    [
+        (("m = ReduceMax (t, l) e0 = Equal (m, far) h = Where (e0, nil, m) d = Sub (t, h) e = Exp (d) z = ReduceSum (e, l) "
+         "p = Div (e, z) y = MatMul (p, v)"), "a guard"),
+        ("e = Exp (t) z = ReduceSum (e, l) u = Add (z, half) p = Div (e, u) y = MatMul (p, v)", "a guard"),
+        ("e = Exp (t) z = ReduceSum (e, l) w = MatMul (e, v) y = Div (w, z)", "a guard"),
+        ("g = LogSoftmax <axis = -1> (t) p = Exp (g) y = MatMul (p, v)", "LogSoftmax"),
+        ("d = Max (t, far) p = Softmax <axis = -1> (d) y = MatMul (p, v)", "with Max between"),
+    ],
+)  # fmt: skip
+def test_an_attention_that_a_rewriting_would_change_is_named_and_left_alone(nodes: str, why: str):
+    found, (reason,) = sites_in(f"w0 = MatMul (q, k) t = Mul (w0, half) {nodes}")
+    assert (found, why in reason) == ([], True), reason

@@ -21,9 +21,11 @@ from onnx_attest.verify.expected import Expected
 from onnx_attest.verify.metamorphic.document import markdown
 from onnx_attest.verify.metamorphic.layout import is_bare, layout_of
 from onnx_attest.verify.metamorphic.relation import ABOUT
+from onnx_attest.verify.metamorphic.structure import structure_of
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.power.mutants import mutants
+from onnx_attest.verify.power.sites import find_sites
 from onnx_attest.verify.power.workbench import Workbench
 from onnx_attest.verify.records import CellRecord, RelationRecord
 from onnx_attest.verify.report.relations import relations as relations_report
@@ -296,3 +298,53 @@ def test_without_a_bound_a_relation_is_inconclusive_and_nothing_raises(files, mo
     without = {one.relation: (one.verdict, one.holds) for one in relations(files[stem])}
     assert ("inconclusive", "unknown") in without.values()
     assert {verdict for verdict, _ in without.values()} <= {"passed", "inconclusive"}
+
+
+def bare(nodes: str, constants: str = "") -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 18]> g (float[batch, n, 4] q, float[batch, n, 4] k, float[batch, n, 4] v, '
+        f"float[batch, n, 1] sink, float[n, 4] c, float[n, 4] s) => (float[batch, n, 4] y) <float half = {{0.5}}, "
+        "int64[1] l = {-1}, int64[1] o = {0}, int64[1] i = {2}, int64[1] j = {4}, float cap = {2.0}> "
+        f"{{ {nodes} }}"
+    )
+
+
+ROTATED = (
+    "{0}1 = Slice ({0}, o, i, l) {0}2 = Slice ({0}, i, j, l) {0}3 = Neg ({0}2) {0}r = Concat <axis = -1> ({0}3, {0}1) "
+    "{0}a = Mul ({0}, c) {0}b = Mul ({0}r, s) {0}t = Add ({0}a, {0}b) "
+)
+SCALED = "a = MatMul (q, kt) t = Mul (a, half) "
+TURNED = "kt = Transpose <perm = [0, 2, 1]> (k) "
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        (TURNED + SCALED + "p = Softmax <axis = -1> (t) y = MatMul (p, v)", (True, True)),
+        (TURNED + SCALED + "x = Concat <axis = -1> (t, sink) w = Softmax <axis = -1> (x) p = Slice (w, o, l, l) y = MatMul (p, v)", (False, False)),
+        (TURNED + SCALED + "d = Div (t, cap) h = Tanh (d) u = Mul (h, cap) p = Softmax <axis = -1> (u) y = MatMul (p, v)", (True, False)),
+        (ROTATED.format("q") + ROTATED.format("k") + "kt = Transpose <perm = [0, 2, 1]> (kt0) a = MatMul (qt, kt) z = Mul (a, half) "
+         "p = Softmax <axis = -1> (z) y = MatMul (p, v)", (True, False)),
+        ("n0 = ReduceL2 (k, l) u = Div (k, n0) kt = Transpose <perm = [0, 2, 1]> (u) " + SCALED + "p = Softmax <axis = -1> (t) y = MatMul (p, v)", (True, False)),
+    ],
+    ids=["plain", "sink", "softcap", "rotated", "unit keys"],
+)  # fmt: skip
+def test_no_formula_is_promised_that_the_graph_does_not_have(nodes: str, said: tuple[bool, bool]):
+    if "kt0" in nodes:
+        nodes = nodes.replace("kt = Add (ka, kb)", "kt0 = Add (ka, kb)")
+    assert structure_of(bare(nodes), "q", "k") == said
+
+
+def test_a_softcap_that_is_meant_breaks_no_promise(files, tmp_path):
+    artifact = files["sdpa-decomposed-18"]
+    bench = Workbench(read_signature(artifact).model)
+    (site,) = find_sites(bench)
+    cap = bench.constant(2.0, np.float32)
+    bench.replace(
+        site.logits, lambda value: bench.op("Mul", bench.op("Tanh", bench.op("Div", value, cap)), cap)
+    )
+    capped = with_model(artifact, bench.finish(), tmp_path)
+    assert broken(capped) == []
+    seen = {record.relation: record for record in relations(capped)}
+    assert (seen["keys-shifted"].asked_by, seen["keys-shifted"].holds) == ("", "no")
+    assert seen["values-ones"].verdict == "passed"

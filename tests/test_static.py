@@ -196,6 +196,90 @@ def test_a_slice_at_a_traced_size_is_found():
     assert codes(cut, traced={"n": 9}) == []
 
 
+# --- right files that look like faults --------------------------------------------------------------------------
+
+NORMS = (
+    "qs = Mul (q, q) qz = ReduceSum (qs, last) ql = Sqrt (qz) qu = Div (q, ql) "
+    "ks = Mul (k, k) kz = ReduceSum (ks, row) kl = Sqrt (kz) ku = Div (k, kl) s = MatMul (qu, ku) t = Mul (s, ten) "
+)
+PARTS = (
+    "q1 = Slice (q, none, three, last) q2 = Slice (q, three, four, last) k1 = Slice (k, none, three, row) "
+    "k2 = Slice (k, three, four, row) s1 = MatMul (q1, k1) s2 = MatMul (q2, k2) s = Add (s1, s2) t = Mul (s, half) "
+)
+CUTS = (
+    "int64[1] none = {0}, int64[1] three = {3}, int64[1] four = {4}, int64[1] last = {-1}, int64[1] row = {1}"
+)
+BIASED = "s = MatMul (q, k) c = Mul (s, half) w = Mul (far, slope) x = Add (c, w) a = Div (x, cap) h = Tanh (a) t = Mul (h, cap) "
+RIGHT: dict[str, onnx.ModelProto] = {
+    "exponentials of clipped logits": model(
+        NAIVE.replace("Exp (t)", "Exp (l)").replace("e = ", "l = Clip (t, low, high) e = "),
+        f"{LAST}, float low = {{-50.0}}, float high = {{50.0}}",
+    ),
+    "exponentials of capped logits": model(
+        NAIVE.replace("Exp (t)", "Exp (l)").replace("e = ", "d = Div (t, cap) h = Tanh (d) l = Mul (h, cap) e = "),
+        f"{LAST}, float cap = {{30.0}}",
+    ),
+    "vectors of length one with a temperature": model(NORMS + END, f"{CUTS}, float ten = {{10.0}}"),
+    "a head in two parts": model(PARTS + END, CUTS),
+    "a bias by positions before the softcap": model(
+        BIASED + END, "float cap = {30.0}, float slope = {-0.5}", more=", float[n, m] far"
+    ),
+    "an old softmax with nothing behind its axis": onnx.parser.parse_model(
+        '<ir_version: 7, opset_import: ["" : 11]> g (float[b, 4, 1, 1] x) => (float[b, 4, 1, 1] y) { y = Softmax (x) }'
+    ),
+    "the last rows of a triangle": model(
+        SCALED[:-1].replace("t = ", "c = ")
+        + " all = Trilu <upper = 0> (ones) rows = Slice (all, from, to, first) t = Where (rows, c, far) "
+        + END,
+        "float far = {-inf}, int64[1] from = {1}, int64[1] to = {4}, int64[1] first = {0}, bool[4, 4] ones = {"
+        + ", ".join(["1"] * 16) + "}",
+    ),
+    "an infinite number that a clamp of the sum keeps from NaN": model(
+        SCALED[:-1].replace("t = ", "c = ")
+        + " t = Where (m, c, far) h = ReduceMax (t, last) g = Max (h, low) d = Sub (t, g) e = Exp (d) z = ReduceSum (e, last) "
+        "w = Max (z, tiny) p = Div (e, w) y = MatMul (p, v)",
+        f"{LAST}, float far = {{-inf}}, float low = {{-1e4}}, float tiny = {{1e-9}}", more=MASK,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", RIGHT)
+def test_rules_are_quiet_on_what_is_right(what: str):
+    assert [item.message for item in static_findings(RIGHT[what])] == []
+
+
+@pytest.mark.parametrize(
+    ("what", "old", "new", "told"),
+    [
+        ("exponentials of clipped logits", 50.0, 88.0, {"OA420"}),
+        ("a head in two parts", 0.5, 0.25, {"OA425"}),
+        ("a bias by positions before the softcap", -0.5, -1e9, {"OA427", "OA430"}),
+    ],
+)
+def test_the_same_are_told_where_a_number_is_wrong(what: str, old: float, new: float, told: set[str]):
+    wrong = onnx.ModelProto()
+    wrong.CopyFrom(RIGHT[what])
+    for tensor in wrong.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor)
+        if array.size == 1 and array.dtype.kind == "f" and float(array.reshape(-1)[0]) == old:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.full_like(array, new), tensor.name))
+    assert set(codes(wrong)) == told
+
+
+@pytest.mark.parametrize(
+    ("shape", "told"), [("-1, 0, 2, 2", False), ("0, -1, 2, 2", False), ("-1, 7, 2, 2", True)]
+)
+def test_groups_of_a_head_are_no_traced_size(shape: str, told: bool):
+    grouped = model(SCALED + END + " r = Reshape (y, sizes)", f"int64[4] sizes = {{{shape}}}")
+    assert codes(grouped, traced={"b": 2, "n": 7}) == (["OA121"] if told else [])
+
+
+@pytest.mark.parametrize(("number", "told"), [(65519.0, False), (65520.0, True)])
+def test_a_number_fits_a_format_that_it_rounds_into(number: float, told: bool):
+    cast = model("u = Cast <to = 10> (big) w = Cast <to = 1> (u) y = Add (q, w)", f"float big = {{{number}}}")
+    assert ("OA428" in codes(cast)) == told
+
+
 # --- real exports that have the fault ---------------------------------------------------------------------------
 
 
@@ -332,6 +416,8 @@ def test_command_fails_on_an_error_and_says_so_as_json(command, tmp_path):
     said = json.loads(answer.out)
     assert (answer.code, [item["code"] for item in said["findings"]]) == (1, ["OA421"])
     assert said["attentions"][0]["axis"] == "-2"
+    assert (said["verdict"], said["exit_code"], said["cells"]) == ("failed", 1, [])
+    assert set(said["findings"][0]) == {"code", "severity", "blame", "node", "message", "next_step"}
 
 
 def test_command_says_where_a_provider_puts_the_nodes(command, tmp_path):

@@ -63,7 +63,13 @@ def verdict_object(records: Sequence[AnyRecord]) -> dict[str, Any]:
     """Return what `--json` prints: verdict, exit code, cells and findings with the records' own fields."""
     import msgspec
 
-    from onnx_attest.verify.records import CellRecord, FindingRecord, RelationRecord, RunRecord
+    from onnx_attest.verify.records import (
+        CellRecord,
+        FindingRecord,
+        HeadroomRecord,
+        RelationRecord,
+        RunRecord,
+    )
 
     run = next(record for record in records if isinstance(record, RunRecord))
     return {
@@ -74,6 +80,7 @@ def verdict_object(records: Sequence[AnyRecord]) -> dict[str, Any]:
         "relations": [
             msgspec.to_builtins(record) for record in records if isinstance(record, RelationRecord)
         ],
+        "headroom": [msgspec.to_builtins(record) for record in records if isinstance(record, HeadroomRecord)],
         "findings": [msgspec.to_builtins(record) for record in records if isinstance(record, FindingRecord)],
     }
 

@@ -3,30 +3,56 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from onnx_attest.verify.finder import axes
 from onnx_attest.verify.finder.found import Attention, Mask, Scale, Softmax
-from onnx_attest.verify.finder.graph import MOVES, Scope, attribute, label, qualified
+from onnx_attest.verify.finder.graph import MOVES, NEAR, Scope, attribute, label, qualified
+from onnx_attest.verify.finder.hiding import hides_with
+from onnx_attest.verify.finder.operators import operator
+from onnx_attest.verify.finder.origin import Way, is_scalar, origin
 from onnx_attest.verify.finder.softmaxes import ATTENTION_OPERATORS
 
-PRODUCTS = ("MatMul", "Einsum", "Gemm", "com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul")
-_AFTER = (*MOVES, "Where", "Dropout", "Mul", "Slice")
+_FACTORS = {
+    **dict.fromkeys(
+        ("MatMul", "Einsum", "Gemm", "MatMulInteger", "com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul"), (0, 1)
+    ),
+    "QLinearMatMul": (0, 3),
+}  # fmt: skip
+"""Where products read their two factors."""
+_AFTER = (*MOVES, "Where", "Dropout", "Mul", "Slice", "Pad")
 """What may stand between the softmax and the product with the values: a guard against NaN, a dropout, a mask of zeros."""
+_BEFORE = ("Add", "Sub", "Where", "Mul", "Div", "Tanh", "Max", "Min", "Clip", "Concat", "Slice", *MOVES)
+"""What may stand between the product and the softmax; Concat adds a sink to the keys."""
+_BINARY = ("Add", "Sub", "Where", "Mul", "Div", "Max", "Min", "Concat")
 _FARTHEST = 12
 """Steps from the softmax up to the product; longer chains are other things."""
+_MOST = 400
+"""Values that are looked at on that way."""
+_ONE_FACTOR = 2.0**-8
+"""How far a cap and its reciprocal, each rounded to a short format, may be from 1 together."""
 
 
 @dataclass
 class _Path:
-    """What was met between the softmax and the product of queries and keys, from the product on."""
+    """What was met between the softmax and the product of queries and keys, from the product on.
+
+    Attributes:
+        keys: axis of the product's result that the softmax sums over, None if it is not known.
+        inner: the factor right before a tanh, and its node.
+    """
 
     product: Any
+    keys: int | None = None
     scales: list[Scale] = field(default_factory=list)
     masks: list[Mask] = field(default_factory=list)
+    nodes: list[Any] = field(default_factory=list)
+    terms: list[int] = field(default_factory=list)
     softcap: float = 0.0
     computed_scale: bool = False
+    inner: Scale | None = None
 
 
 def attentions_in(scope: Scope, softmaxes: list[Softmax]) -> Iterator[Attention]:
@@ -34,242 +60,254 @@ def attentions_in(scope: Scope, softmaxes: list[Softmax]) -> Iterator[Attention]
     for softmax in softmaxes:
         node = softmax.nodes[-1]
         if softmax.form in ATTENTION_OPERATORS:
-            yield _operator(scope, softmax, node)
+            yield operator(softmax, node)
         elif (found := _pattern(scope, softmax)) is not None:
             yield found
 
 
-def _operator(scope: Scope, softmax: Softmax, node: Any) -> Attention:
-    form = qualified(node)
-    names = [*node.input, *[""] * 8]
-    packed = form in ("com.microsoft.Attention", "com.microsoft.PackedAttention", "com.microsoft.QAttention")
-    query, key, value = (names[0],) * 3 if packed else names[:3]
-    head_size = None if packed else _head_size_of_operator(scope, node, query)
-    given = attribute(node, "scale")
-    scale = given if given else (1 / math.sqrt(head_size) if head_size else None)
-    mask = {"Attention": 3, "com.microsoft.Attention": 3, "com.microsoft.MultiHeadAttention": 4}.get(form)
-    masks = (Mask(softmax.node, form, names[mask], None),) if mask is not None and names[mask] else ()
-    causal = bool(attribute(node, "is_causal") or attribute(node, "unidirectional")) or "GroupQuery" in form
-    scales = (Scale(softmax.node, float(given), "logits"),) if given else ()
-    return Attention(
-        softmax, softmax.node, form, node.output[0], query, key, value, scale, scales, masks, head_size,
-        float(attribute(node, "softcap") or 0.0), causal, guard="other",
-    )  # fmt: skip
-
-
-def _head_size_of_operator(scope: Scope, node: Any, query: str) -> int | None:
-    shape = scope.shape(query)
-    if not shape or not isinstance(shape[-1], int):
+def factors(scope: Scope, product: Any) -> tuple[str, str] | None:
+    """Return the two values that a node multiplies as matrices, None if it does not, or one of them is constant."""
+    places = _FACTORS.get(qualified(product))
+    if places is None or len(product.input) <= places[1]:
         return None
-    heads = attribute(node, "q_num_heads") or attribute(node, "num_heads") or 0
-    if len(shape) == 4:
-        return shape[-1]
-    return shape[-1] // heads if heads and shape[-1] % heads == 0 else None
+    one, other = (product.input[place] for place in places)
+    return None if scope.is_constant(one) or scope.is_constant(other) else (one, other)
 
 
 def _pattern(scope: Scope, softmax: Softmax) -> Attention | None:
-    path, down = _up(scope, softmax.logits, 0), _down(scope, softmax.weights, 0)
-    if path is None or down is None:
+    down = _down(scope, softmax.weights, [])
+    if down is None:
         return None
-    second, guard, at = down
+    second, at, way = down
+    summed = _axis_at_softmax(scope, softmax, second, at, way)
+    path = _Up(scope).path(softmax.logits, summed if summed is not None else softmax.axis)
+    if path is None:
+        return None
     first = path.product
-    sides = [
-        (name, *_before(scope, name, where)) for name, where in zip(first.input[:2], ("q", "k"), strict=False)
-    ]
-    scales = (*path.scales, *(scale for _, _, found, _ in sides for scale in found))
-    alpha = attribute(first, "alpha")
-    if alpha is not None and alpha != 1:
-        scales = (*scales, Scale(label(first), float(alpha), "logits"))
-    computed = path.computed_scale or any(unknown for *_, unknown in sides)
+    pair, values = factors(scope, first), factors(scope, second)
+    assert pair is not None
+    assert values is not None
+    keys_at = None if path.keys is None else axes.kept(first, path.keys)
+    keys_at = 1 if keys_at is None else keys_at
+    query, to_query = origin(scope, pair[1 - keys_at], "q")
+    key, to_key = origin(scope, pair[keys_at], "k")
+    scales, computed = _scales(path, first, to_query, to_key)
+    if softmax.base != math.e:  # 2^x is e^(x ln 2)
+        scales = (*scales, Scale(softmax.node, math.log(softmax.base), "logits"))
     return Attention(
         softmax=softmax,
         node=label(second),
         form=f"{qualified(first)}/{softmax.form}/{qualified(second)}",
-        output=second.output[0],
-        query=sides[0][1],
-        key=sides[1][1],
-        value=_source(scope, second.input[1 - at]),
+        output=(softmax.nodes[-1] if softmax.late else second).output[0],
+        query=query,
+        key=key,
+        value=origin(scope, values[1 - at], "v")[0],
         scale=None if computed else math.prod(scale.factor for scale in scales),
         scales=scales,
         masks=tuple(path.masks),
         head_size=_head_size(scope, first),
         softcap=path.softcap,
         causal=any(_is_causal(scope, mask) for mask in path.masks),
-        guard=guard,
+        guard=next(
+            filter(None, (_guard(scope, node, value) for node, value in way)),
+            "other" if softmax.guarded else "",
+        ),
         product=first,
+        second=second,
+        keys_at=keys_at,
+        summed=summed,
+        before=tuple(path.nodes),
+        after=tuple(node for node, _ in way),
+        rotated=to_query.joined or to_key.joined,
+        terms=tuple(path.terms),
     )
 
 
+def _axis_at_softmax(
+    scope: Scope, softmax: Softmax, second: Any, at: int, way: Sequence[tuple[Any, str]]
+) -> int | None:
+    """Return the axis of the weights that the product with the values sums."""
+    if softmax.late:
+        return axes.summed(second, at)  # of the exponentials, which are what it reads
+    axis = axes.summed(second, at)
+    for node, value in reversed(way):
+        axis = axes.before(scope, node, list(node.input).index(value), axis)
+    return axis
+
+
+def _scales(path: _Path, first: Any, to_query: Way, to_key: Way) -> tuple[tuple[Scale, ...], bool]:
+    scales = (*path.scales, *to_query.scales, *to_key.scales)
+    alpha = attribute(first, "alpha")
+    if alpha is not None and alpha != 1:
+        scales = (*scales, Scale(label(first), float(alpha), "logits"))
+    return scales, path.computed_scale or to_query.computed or to_key.computed
+
+
 def _head_size(scope: Scope, product: Any) -> int | None:
+    pair = factors(scope, product)
+    if pair is None:
+        return None
     if qualified(product) == "Einsum":
-        return _einsum_head_size(scope, product)
-    query, key = scope.shape(product.input[0]), scope.shape(product.input[1])
-    found = query[-2 if attribute(product, "transA") else -1] if query else None
-    if not isinstance(found, int) and key and len(key) > 1:
-        found = key[-1 if attribute(product, "transB") else -2]
-    return found if isinstance(found, int) and found > 0 else None
-
-
-def _einsum_head_size(scope: Scope, product: Any) -> int | None:
-    equation = (attribute(product, "equation") or b"").decode().replace(" ", "").replace("...", "")
-    terms, _, result = equation.partition("->")
-    for index, term in enumerate(terms.split(",")):
-        shape = scope.shape(product.input[index])
-        for letter, size in zip(reversed(term), reversed(shape or ()), strict=False):
-            if letter not in result and isinstance(size, int):
-                return size
+        letters = axes.contracted(product)
+        ends = [(at, axes.summed(product, at)) for at in (0, 1)] if len(letters) == 1 else []
+    else:
+        ends = [(at, axes.summed(product, at)) for at in (0, 1)]
+    for at, axis in ends:
+        shape = scope.shape(pair[at])
+        size = shape[axis] if shape and axis is not None and -len(shape) <= axis else None
+        if isinstance(size, int) and size > 0:
+            return size
     return None
 
 
-def _up(scope: Scope, value: str, steps: int) -> _Path | None:
-    """Return the way from a value up to a product of two values that are computed, None if there is no such way."""
-    node = scope.maker(value)
-    if node is None or steps > _FARTHEST:
-        return None
-    form = qualified(node)
-    if form in PRODUCTS:
-        # A linear map: a softmax over classes.
-        return (
-            None
-            if any(scope.is_constant(name) for name in node.input[:2]) or len(node.input) < 2
-            else _Path(node)
-        )
-    if form not in ("Add", "Sub", "Where", "Mul", "Div", "Tanh", "Max", "Clip", *MOVES):
-        return None
-    for index, name in enumerate(node.input):
-        if not name or (index, form) == (0, "Where") or scope.is_constant(name) or (index and form in MOVES):
-            continue
-        path = _up(scope, name, steps + 1)
-        if path is not None and _note(scope, path, node, form, index):
-            return path
-    return None
+class _Up:
+    """The way from the logits of one softmax up to a product of two values that are computed."""
 
+    def __init__(self, scope: Scope) -> None:
+        self._scope, self._seen = scope, 0
 
-def _note(scope: Scope, path: _Path, node: Any, form: str, index: int) -> bool:
-    """Write down a node on the way; False if it is not one of an attention's."""
-    if form in ("Mul", "Div"):
-        return _note_scale(scope, path, node, form, index)
-    if form == "Tanh":
-        path.softcap = path.softcap or math.inf  # the number stands before or behind it
-        path.masks = [
-            Mask(one.node, one.form, one.value, one.hiding, before_softcap=True) for one in path.masks
-        ]
-    elif (
-        form == "Sub"
-        and (shift := scope.maker(node.input[1 - index])) is not None
-        and shift.op_type == "ReduceMax"
-    ):
-        return True  # the maximum, which the operator subtracts once more
-    elif form in ("Add", "Sub") and not _without_zero(scope, node):
-        other = node.input[1 - index]
-        path.masks.append(Mask(label(node), form, other, _added(scope, other)))
-    elif form == "Where":
-        other = node.input[3 - index]
-        path.masks.append(Mask(label(node), form, node.input[0], scope.number(other)))
-    return True
+    def path(
+        self, value: str, axis: int | None, steps: int = 0, *, mixed: bool = False, terms: bool = True
+    ) -> _Path | None:
+        """Return the way, None if there is none.
 
-
-def _note_scale(scope: Scope, path: _Path, node: Any, form: str, index: int) -> bool:
-    other = node.input[1 - index]
-    number = scope.number(other)
-    if form == "Div" and index == 1:
-        return False
-    before = scope.maker(node.input[index])
-    after = scope.readers.get(node.output[0], [])
-    if number is None:
-        if scope.is_constant(other) or _of_sizes(scope, other) or scope.shape(other) in ((), (1,)):
-            path.computed_scale = True
-            return True
-        # A mask of zeros and ones that multiplies logits, or something else.
-        path.masks.append(Mask(label(node), form, other, None))
-        return True
-    factor = 1 / number if form == "Div" and number else number
-    if before is not None and before.op_type == "Tanh":
-        path.softcap = factor
-    elif not any(one.op_type == "Tanh" for one in after):
-        path.scales.append(Scale(label(node), factor, "logits"))
-    return True
-
-
-def _of_sizes(scope: Scope, value: str) -> bool:
-    return not scope.fed(value)
-
-
-def _added(scope: Scope, value: str) -> float | None:
-    """Return the number that an added mask hides keys with, None if it is not a constant of the graph.
-
-    The bias is often Where(condition, 0, hiding), or (1 - mask) times it, moved about.
-    """
-    seen = 0
-    node = scope.maker(value)
-    while node is not None and seen <= _FARTHEST:
-        seen += 1
-        if node.op_type == "Where":
-            numbers = [number for name in node.input[1:] if (number := scope.number(name)) is not None]
-            return min(numbers, default=None)
-        if node.op_type == "Mul":
-            numbers = [number for name in node.input if (number := scope.number(name)) is not None]
-            return min(numbers, default=None)
-        open_ = [name for name in node.input if name and not scope.is_constant(name)]
-        if node.op_type not in (*MOVES, "Slice", "Add", "Trilu", "Gather") or not open_:
+        Args:
+            value: where to begin.
+            axis: of it that the softmax sums over, None if it is not known.
+            steps: that were gone already.
+            mixed: a product with a constant was passed, which mixes heads.
+            terms: look for further products that are added.
+        """
+        node = self._scope.maker(value)
+        self._seen += 1
+        if node is None or steps > _FARTHEST or self._seen > _MOST:
             return None
-        node = scope.maker(open_[0])
-    table = scope.constant(value)
-    return float(table.min()) if table is not None and table.size and table.dtype.kind == "f" else None
+        form = qualified(node)
+        if form in _FACTORS:
+            if factors(self._scope, node) is not None:
+                return _Path(node, axis)
+            return None if mixed else self._mixing(node, axis, steps)
+        if form not in _BEFORE:
+            return None
+        for index, name in enumerate(node.input if form in _BINARY else node.input[:1]):
+            if not name or (index, form) == (0, "Where") or self._scope.is_constant(name):
+                continue
+            further = axes.before(self._scope, node, index, axis)
+            path = self.path(name, further, steps + 1, mixed=mixed, terms=terms)
+            if path is not None and self._note(path, node, form, index, terms=terms):
+                path.nodes.append(node)
+                return path
+        return None
 
+    def _mixing(self, node: Any, axis: int | None, steps: int) -> _Path | None:
+        """Return the way past a linear map, if it mixes heads; one that gives the logits of classes ends it."""
+        if axis is None or qualified(node) not in ("MatMul", "Einsum"):
+            return None
+        at = next(
+            (index for index, name in enumerate(node.input[:2]) if not self._scope.is_constant(name)), None
+        )
+        if at is None or len(set(self._scope.shape(node.input[1 - at]) or (1, 2))) > 1:
+            return None  # as many heads as before
+        if qualified(node) == "Einsum":
+            (*inputs,), result = axes.terms(node)
+            letter = result[axis] if -axis <= len(result) else ""
+            if len(inputs) != 2 or letter not in inputs[at] or letter in inputs[1 - at]:
+                return None
+            axis = inputs[at].index(letter) - len(inputs[at])
+        elif axis == (-1 if at == 0 else -2):
+            return None
+        path = self.path(node.input[at], axis, steps + 1, mixed=True)
+        if path is not None:
+            path.computed_scale = True
+            path.nodes.append(node)
+        return path
 
-def _before(scope: Scope, value: str, where: str) -> tuple[str, list[Scale], bool]:
-    """Return what queries, or keys, come from, the factors on the way, and whether one of them is not a number."""
-    scales: list[Scale] = []
-    for _ in range(_FARTHEST):
-        node = scope.maker(value)
-        if node is None or node.domain not in ("", "ai.onnx"):
-            break
-        if node.op_type == "Add" and (rest := _without_zero(scope, node)):
-            value = rest
-        elif node.op_type in ("Mul", "Div"):
-            numbers = [scope.number(name) for name in node.input]
-            open_ = [index for index, name in enumerate(node.input) if not scope.is_constant(name)]
-            if len(open_) == 2 and _of_sizes(scope, node.input[1]):
-                return node.input[0], scales, True
-            if len(open_) != 1 or (node.op_type == "Div" and open_[0] == 1):
-                break
-            number = numbers[1 - open_[0]]
-            if number is None or not number:
-                break
-            scales.append(Scale(label(node), 1 / number if node.op_type == "Div" else number, where))
-            value = node.input[open_[0]]
-        elif node.op_type in MOVES:
-            value = node.input[0]
+    def _note(self, path: _Path, node: Any, form: str, index: int, *, terms: bool) -> bool:
+        """Write down a node on the way; False if it is not one of an attention's."""
+        if form in ("Mul", "Div"):
+            return self._note_scale(path, node, form, index)
+        other = node.input[1 - index] if form in ("Add", "Sub", "Max", "Min") else ""
+        if form == "Tanh":
+            path.softcap = path.softcap or math.inf  # the number stands behind it
+            path.masks = [replace(one, before_softcap=True) for one in path.masks]
+        elif form == "Sub" and _of_a_maximum(self._scope, other):
+            pass  # the maximum, which the softmax subtracts once more
+        elif form in ("Add", "Sub") and self._scope.number(other) != 0:
+            # A sum of products, of parts of the head or with positions, is no mask.
+            size = self._term(other) if terms else None
+            if size is not None:
+                path.terms.append(size)
+            else:
+                sign = -1 if form == "Sub" else 1
+                hiding = hides_with(self._scope, other, sign)
+                path.masks.append(_mask(node, form, other, hiding, index))
+        elif form == "Where":
+            number = self._scope.number(node.input[3 - index])
+            path.masks.append(_mask(node, form, node.input[0], number, index))
+        return True
+
+    def _term(self, value: str) -> int | None:
+        """Return the length of the rows of another product that is a term of the logits, 0 if it is not known."""
+        path = self.path(value, None, _FARTHEST // 2, terms=False)
+        return None if path is None else _head_size(self._scope, path.product) or 0
+
+    def _note_scale(self, path: _Path, node: Any, form: str, index: int) -> bool:
+        scope, other = self._scope, node.input[1 - index]
+        number = scope.number(other)
+        if form == "Div" and index == 1:
+            return False
+        if number is None:
+            if scope.is_constant(other) or is_scalar(scope, other):
+                path.computed_scale = True
+            else:  # a mask of zeros and ones that multiplies logits, or something else
+                path.masks.append(_mask(node, form, other, None, index))
+            return True
+        factor = 1 / number if form == "Div" and number else number
+        step = Scale(label(node), factor, "logits", node.output[0], 1 - index, form == "Div")
+        before, after = scope.maker(node.input[index]), scope.readers.get(node.output[0], [])
+        if before is not None and before.op_type == "Tanh":
+            # cap tanh(s / cap) is s where s is small: what the two numbers lack of 1 is a scale.
+            path.softcap = abs(factor)
+            if path.inner is not None and abs(path.inner.factor * factor - 1) > _ONE_FACTOR:
+                path.scales.append(replace(path.inner, factor=path.inner.factor * factor))
+        elif any(one.op_type == "Tanh" for one in after):
+            path.inner = step
         else:
+            path.scales.append(step)
+        return True
+
+
+def _mask(node: Any, form: str, value: str, hiding: float | None, index: int) -> Mask:
+    return Mask(label(node), form, value, hiding, output=node.output[0], index=index)
+
+
+def _of_a_maximum(scope: Scope, value: str) -> bool:
+    shift = scope.maker(value)
+    for _ in range(_FARTHEST):
+        if shift is None or shift.op_type in ("ReduceMax", "TopK"):
             break
-    return value, scales, False
+        shift = scope.maker(shift.input[0]) if shift.op_type in (*MOVES, "Clip", "Max") else None
+    return shift is not None
 
 
-def _without_zero(scope: Scope, node: Any) -> str:
-    """Return what a sum adds 0 to, "" if it adds something: Paddle writes a scale as x s + 0."""
-    pairs = (tuple(node.input), tuple(node.input)[::-1])
-    return next((str(one) for one, other in pairs if scope.number(other) == 0), "")
+def _down(
+    scope: Scope, value: str, way: list[tuple[Any, str]]
+) -> tuple[Any, int, list[tuple[Any, str]]] | None:
+    """Return the product that reads the weights, which of its factors they are, and the nodes on the way to it.
 
-
-def _source(scope: Scope, value: str) -> str:
-    return _before(scope, value, "v")[0]
-
-
-def _down(scope: Scope, value: str, steps: int) -> tuple[Any, str, int] | None:
-    """Return the product that reads the weights, the guard on the way (see `Attention`), and where it reads them."""
-    if steps > _FARTHEST:
+    Each node stands beside the value that it reads. LogSoftmax is followed by Exp.
+    """
+    if len(way) > _FARTHEST:
         return None
     for node in scope.readers.get(value, []):
+        pair = factors(scope, node)
+        if pair is not None and value in pair:
+            return node, pair.index(value), way
         form = qualified(node)
-        if form in PRODUCTS and value in node.input[:2]:
-            other = node.input[1 - list(node.input[:2]).index(value)]
-            if not scope.is_constant(other):
-                return node, "", list(node.input[:2]).index(value)
-        if form in _AFTER:
-            found = _down(scope, node.output[0], steps + 1)
+        if form in _AFTER or (form == "Exp" and not way):
+            found = _down(scope, node.output[0], [*way, (node, value)])
             if found is not None:
-                return found[0], found[1] or _guard(scope, node, value), found[2]
+                return found
     return None
 
 
@@ -281,9 +319,30 @@ def _guard(scope: Scope, node: Any, weights: str) -> str:
             if condition is not None and condition.op_type == "IsNaN" and weights in condition.input
             else "other"
         )
-    return "other" if node.op_type == "Mul" and scope.number(node.input[1]) is None else ""
+    others = [name for name in node.input if name != weights] if node.op_type == "Mul" else []
+    return "other" if any(scope.number(name) is None for name in others) else ""
 
 
 def _is_causal(scope: Scope, mask: Mask) -> bool:
-    kinds = {node.op_type for node in scope.ancestors(mask.value)}
-    return "Trilu" in kinds
+    """Whether a triangle is what is hidden: of ones, or where one position is after another."""
+    for node in scope.ancestors(mask.value, most=NEAR):
+        if node.op_type == "Trilu":
+            return True
+        if node.op_type in ("Greater", "Less", "GreaterOrEqual", "LessOrEqual"):
+            ranges = [_of_a_range(scope, name) for name in node.input]
+            if all(ranges):
+                return True
+    return False
+
+
+def _of_a_range(scope: Scope, value: str) -> bool:
+    """Whether a value is positions in order: moved, or with a number added, and nothing else."""
+    node = scope.maker(value)
+    for _ in range(_FARTHEST):
+        if node is None or node.op_type == "Range":
+            return node is not None
+        if node.op_type in ("Add", "Sub"):
+            node = next((made for name in node.input if (made := scope.maker(name)) is not None), None)
+        else:
+            node = scope.maker(node.input[0]) if node.op_type in MOVES else None
+    return False

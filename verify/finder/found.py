@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,13 @@ class Softmax:
         shifted: whether each row's maximum is subtracted before the exponential, by the graph or by definition.
         block: an operator below opset 13: all axes from this one on are one row.
         kind: element type that it computes in.
+        late: the division stands behind the product with the values: `weights` is the exponentials.
+        base: of the exponentials.
+        largest, least: what the logits are kept between by the graph itself, where no key is hidden.
+        added: to the sum S that the exponentials are divided by, inf if it is not a number of the file: then the
+            weights sum to S / (S + added).
+        floor: what S is at least taken for.
+        guarded: neither the maximum of a row without any key is -inf, nor its sum 0: its weights are 0.
     """
 
     scope: Scope = field(repr=False)
@@ -34,15 +42,32 @@ class Softmax:
     shifted: bool = True
     block: int | None = None
     kind: int = 0
+    late: bool = False
+    base: float = math.e
+    largest: float = math.inf
+    least: float = -math.inf
+    added: float = 0.0
+    floor: float = 0.0
+    guarded: bool = False
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A constant factor of the logits, and the node that applies it; `where` is q, k or logits."""
+    """A constant factor of the logits, and the node that applies it.
+
+    Attributes:
+        where: q, k or logits.
+        output: of the node; "" of an operator's own scale.
+        index: of the node's input that holds the number.
+        divides: by the number, which is one over the factor.
+    """
 
     node: str
     factor: float
     where: str
+    output: str = ""
+    index: int = 0
+    divides: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +80,8 @@ class Mask:
         value: name of what it reads: of Add the bias, of Where the condition.
         hiding: the number that hidden logits become, or that is added to them; None if it is not a constant.
         before_softcap: it is applied to logits that are then capped.
+        output: of the node.
+        index: of the node's input that holds the logits.
     """
 
     node: str
@@ -62,6 +89,8 @@ class Mask:
     value: str
     hiding: float | None
     before_softcap: bool = False
+    output: str = ""
+    index: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +106,12 @@ class Attention:
         softcap: 0 if there is none.
         guard: what follows may replace rows without any key: `NaN` where it looks for NaN, `other` where it chooses by
             something else, "" where nothing does.
+        product, second: the nodes that multiply queries with keys, and weights with values; None of an operator.
+        keys_at: which factor of the first product (0 or 1) is the keys.
+        summed: axis of the weights that the second product sums, counted from the end; None if it is not known.
+        rotated: queries or keys are put together of their parts on the way, as a rotary embedding does.
+        before, after: the nodes from the first product to the softmax, and from there to the second.
+        terms: lengths of the rows of further products that are added to the logits, 0 where one is not known.
     """
 
     softmax: Softmax
@@ -94,6 +129,13 @@ class Attention:
     causal: bool = False
     guard: str = ""
     product: Any = field(default=None, repr=False)
+    second: Any = field(default=None, repr=False)
+    keys_at: int = 1
+    summed: int | None = None
+    rotated: bool = False
+    before: tuple[Any, ...] = field(default=(), repr=False)
+    after: tuple[Any, ...] = field(default=(), repr=False)
+    terms: tuple[int, ...] = ()
 
     @property
     def scope(self) -> Scope:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onnx_attest.verify.finder.messages import inferred
+from onnx_attest.verify.finder.messages import MOST, inferred, inlined
+from onnx_attest.verify.finder.shapes import complete
 
 FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
 """Element types, as onnx.TensorProto numbers them."""
@@ -46,8 +48,18 @@ MOVES = (
     "DequantizeLinear",
 )
 """They hand the numbers of their first input on, in other places or another format."""
-_MOST = 2**16
-"""Elements of a constant up to which its numbers are read."""
+_FOLDED: Mapping[str, Callable[..., Any]] = {
+    **dict.fromkeys(("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "CastLike", "Expand"), lambda one: one),
+    "Sqrt": np.sqrt, "Reciprocal": np.reciprocal, "Neg": np.negative, "Mul": np.multiply, "Div": np.divide,
+    "Add": np.add, "Sub": np.subtract, "Pow": np.power,
+}  # fmt: skip
+_CARRYING = ("Unsqueeze", "Squeeze", "Reshape", "CastLike", "Expand")
+"""Of those, the ones whose further inputs say where the numbers go."""
+NEAR = 200
+"""Nodes that a mask is made of, at most."""
+_INTEGERS = (6, 7)
+_DEEPEST = 16
+"""Steps from a number to the constants that it is made of."""
 _EXTERNAL = 1
 
 Axis = int | str | None
@@ -76,6 +88,8 @@ class Scope:
     outputs: frozenset[str]
     opset: int
     _read: dict[str, NDArray[Any] | None] = field(default_factory=dict)
+    _known: dict[str, float | None] = field(default_factory=dict)
+    _fed: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def readers(self) -> Mapping[str, list[Any]]:
@@ -97,34 +111,71 @@ class Scope:
         return self._read[name]
 
     def _constant(self, name: str) -> NDArray[Any] | None:
-        node = self.makers.get(name)
         if name in self.tensors:
             return _numbers(self.tensors[name])
-        # A cast or a move of a constant is one.
-        if node is not None and node.op_type in (
-            "Cast",
-            "Identity",
-            "Unsqueeze",
-            "Squeeze",
-            "Reshape",
-            "CastLike",
-        ):
-            value = self.constant(node.input[0])
-            return value if value is not None and value.size == 1 else None
-        if node is not None and node.op_type in ("Sqrt", "Reciprocal", "Neg"):
-            value = self.constant(node.input[0])
-            if value is None or value.size != 1:
+        shape = self.shape(name)
+        if shape is not None and any(size != 1 for size in shape):
+            return None
+        value = self._folded(name, _DEEPEST)
+        return None if value is None else np.asarray(value)
+
+    def _folded(self, name: str, steps: int) -> float | None:
+        """Return the one number that all elements of a value are, where constants, or sizes that are numbers, make it."""
+        if name not in self._known:
+            self._known[name] = self._fold(name, steps)
+        return self._known[name]
+
+    def _fold(self, name: str, steps: int) -> float | None:
+        if name in self.tensors:
+            tensor = self.constant(name)
+            return float(tensor.reshape(-1)[0]) if tensor is not None and tensor.size == 1 else None
+        node = self.makers.get(name)
+        if node is None or not steps or not node.input or node.domain not in ("", "ai.onnx"):
+            return None
+        if node.op_type == "ConstantOfShape":
+            return _filler(node)
+        if node.op_type == "Gather":
+            size = self.size_named(name)
+            return float(size) if isinstance(size, int) else None
+        if node.op_type not in _FOLDED:
+            return None
+        numbers = []
+        for one in node.input[:1] if node.op_type in _CARRYING else node.input:
+            number = self._folded(one, steps - 1)
+            if number is None:
                 return None
-            with np.errstate(all="ignore"):
-                return np.asarray(
-                    {"Sqrt": np.sqrt, "Reciprocal": np.reciprocal, "Neg": np.negative}[node.op_type](value)
-                )
-        return None
+            numbers.append(np.float64(number))
+        with np.errstate(all="ignore"):
+            value = float(_FOLDED[node.op_type](*numbers))
+        return float(math.trunc(value)) if self.kind(name) in _INTEGERS and math.isfinite(value) else value
+
+    def size_named(self, name: str) -> Axis:
+        """Return the size that a value is, taken from another value's shape: a number or the name of an axis."""
+        node = self.makers.get(name)
+        for _ in range(_DEEPEST):
+            if node is None or node.op_type not in ("Cast", "Unsqueeze", "Squeeze", "Reshape", "Identity"):
+                break
+            node = self.makers.get(node.input[0])
+        if node is None or node.op_type not in ("Gather", "Shape"):
+            return None
+        if node.op_type == "Shape":
+            first, last = attribute(node, "start") or 0, attribute(node, "end")
+            shape = self.shape(node.input[0])
+            part = None if shape is None else shape[first:last]
+            return part[0] if part is not None and len(part) == 1 else None
+        of, index = self.makers.get(node.input[0]), self.tensors.get(node.input[1])
+        where = None if index is None else _numbers(index)
+        if of is None or of.op_type != "Shape" or of.attribute or where is None or where.size != 1:
+            return None
+        shape, axis = self.shape(of.input[0]), int(where.reshape(-1)[0])
+        return shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
 
     def number(self, name: str) -> float | None:
-        """Return a constant of one element as a number, None for any other value."""
+        """Return the one number that all elements of a value are, None if they are others or not constant."""
         value = self.constant(name)
-        return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
+        if value is not None:
+            return float(value.reshape(-1)[0]) if value.size == 1 else None
+        return None if name in self.tensors else self._folded(name, _DEEPEST)
 
     def is_constant(self, name: str) -> bool:
         """Whether a value is a constant, or one that was moved, cast, or stored as codes."""
@@ -149,57 +200,85 @@ class Scope:
         """Return the element type of a value, 0 if it is not known."""
         return int(self.tensors[name].data_type) if name in self.tensors else self.kinds.get(name, 0)
 
-    def ancestors(self, name: str) -> Iterator[Any]:
-        """Yield the nodes that a value depends on, each once."""
+    def ancestors(self, name: str, *, most: int = 0, past: tuple[str, ...] = ()) -> Iterator[Any]:
+        """Yield the nodes that a value depends on, each once, the nearest first.
+
+        Args:
+            name: of the value.
+            most: of the nodes, all if it is 0: what makes a mask stands near, and deep graphs are long.
+            past: operators that are not looked past.
+        """
         seen: set[int] = set()
-        waiting = [name]
-        while waiting:
-            node = self.makers.get(waiting.pop())
+        waiting = deque([name])
+        while waiting and not 0 < most <= len(seen):
+            node = self.makers.get(waiting.popleft())
             if node is not None and id(node) not in seen:
                 seen.add(id(node))
                 yield node
-                waiting += node.input
+                if node.op_type not in past:
+                    waiting += node.input
 
     def fed(self, name: str) -> tuple[str, ...]:
         """Return the inputs of the graph that a value depends on, by more than their sizes."""
-        found: dict[str, None] = {}
-        seen: set[str] = set()
         waiting = [name]
         while waiting:
+            value = waiting[-1]
+            node = self.makers.get(value)
+            above = [] if node is None or node.op_type in ("Shape", "Size") else list(node.input)
+            open_ = [one for one in above if one not in self._fed]
+            if open_ and value not in self._fed:
+                waiting += open_
+                continue
+            waiting.pop()
+            if value not in self._fed:
+                own = {value: None} if value in self.inputs else {}
+                self._fed[value] = tuple(own | {one: None for up in above for one in self._fed[up]})
+        return self._fed[name]
+
+    def depends(self, name: str, on: str) -> bool:
+        """Whether a value is computed from another one; only nodes behind that one's are looked at."""
+        maker = self.makers.get(on)
+        if maker is None:
+            return on in self.fed(name)
+        first = self._places.get(id(maker), -1)
+        waiting, seen = [name], {""}
+        while waiting:
             value = waiting.pop()
-            if value in seen:
+            if value == on:
+                return True
+            node = self.makers.get(value)
+            if value in seen or node is None or self._places.get(id(node), -1) < first:
                 continue
             seen.add(value)
-            if value in self.inputs:
-                found[value] = None
-            node = self.makers.get(value)
-            if node is not None and node.op_type not in ("Shape", "Size"):
-                waiting += node.input
-        return tuple(found)
+            waiting += node.input
+        return False
+
+    @cached_property
+    def _places(self) -> Mapping[int, int]:
+        """The place of each node in the graph's order."""
+        return {id(node): place for place, node in enumerate(self.nodes)}
 
 
 def scopes_of(model: Any) -> list[Scope]:
-    """Return the graph of an onnx.ModelProto, the bodies of its nodes, and those of its functions."""
+    """Return the graph of an onnx.ModelProto, the bodies of its nodes, and those of its functions.
+
+    Where the model has functions, the first graph is the one with them called out: an attention may be spread over
+    several, and what its numbers and sizes are is known where they are called only.
+    """
+    model, rest = inlined(model)
     typed = inferred(model)
     opset = max((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), default=0)
     given = {tensor.name for tensor in model.graph.initializer}
     inputs = frozenset(value.name for value in model.graph.input if value.name not in given)
     whole = _scope(model.graph, typed.graph, None, inputs, opset)
-    found = [whole, *_bodies(whole)]
-    for function in model.functions:
+    found = [whole, *_bodies(whole, typed.graph)]
+    for function in rest:
         versions = [one.version for one in function.opset_import if one.domain in ("", "ai.onnx")]
-        body = Scope(
-            [],
-            {},
-            {},
-            {},
-            {},
-            frozenset(function.input),
-            frozenset(function.output),
-            max(versions, default=opset),
-        )
+        names = frozenset(function.input), frozenset(function.output)
+        body = Scope([], {}, {}, {}, {}, *names, max(versions, default=opset))
         _fill(body, function.node)
-        found += [body, *_bodies(body)]
+        complete(body)
+        found += [body, *_bodies(body, None)]
     return found
 
 
@@ -224,6 +303,7 @@ def _scope(graph: Any, typed: Any, outer: Scope | None, inputs: frozenset[str], 
                 for axis in kind.shape.dim
             )
     _fill(scope, graph.node)
+    complete(scope)
     return scope
 
 
@@ -231,23 +311,64 @@ def _fill(scope: Scope, nodes: Any) -> None:
     for node in nodes:
         scope.nodes.append(node)
         scope.makers |= {name: node for name in node.output if name}
-        if node.op_type == "Constant":
-            scope.tensors.update((node.output[0], one.t) for one in node.attribute if one.name == "value")
+        if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+            scope.tensors.update((node.output[0], tensor) for tensor in _held(node))
 
 
-def _bodies(outer: Scope) -> Iterator[Scope]:
+def _held(node: Any) -> Iterator[Any]:
+    """Yield the tensor that a Constant holds, in whichever of its attributes."""
+    for one in node.attribute:
+        if one.name == "value":
+            yield one.t
+        elif one.name in _PLAIN and not one.ref_attr_name:
+            field, kind, many = _PLAIN[one.name]
+            tensor = type(node)().attribute.add().t
+            tensor.data_type = kind
+            numbers = list(getattr(one, field)) if many else [getattr(one, field)]
+            tensor.dims.extend([len(numbers)] if many else [])
+            (tensor.float_data if kind == FLOAT else tensor.int64_data).extend(numbers)
+            yield tensor
+
+
+_PLAIN = {
+    "value_float": ("f", FLOAT, False),
+    "value_floats": ("floats", FLOAT, True),
+    "value_int": ("i", 7, False),
+    "value_ints": ("ints", 7, True),
+}
+
+
+def _bodies(outer: Scope, typed: Any) -> Iterator[Scope]:
+    """Yield the graphs inside nodes; inference keeps the nodes, but for constants, and types what is inside of them."""
+    twins = {} if typed is None else {name: node for node in typed.node for name in node.output if name}
     for node in outer.nodes:
         for attribute in node.attribute:
-            for graph in [attribute.g] if attribute.HasField("g") else list(attribute.graphs):
-                body = _scope(graph, graph, outer, outer.inputs, outer.opset)
+            graphs = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+            if not graphs:
+                continue
+            twin = next((twins[name] for name in node.output if name in twins), None)
+            same = [one for one in (twin.attribute if twin is not None else ()) if one.name == attribute.name]
+            inside = [] if not same else [same[0].g] if same[0].HasField("g") else list(same[0].graphs)
+            for index, graph in enumerate(graphs):
+                with_types = inside[index] if index < len(inside) else graph
+                body = _scope(graph, with_types, outer, outer.inputs, outer.opset)
                 yield body
-                yield from _bodies(body)
+                yield from _bodies(body, with_types)
+
+
+def _filler(node: Any) -> float | None:
+    """Return the number that ConstantOfShape fills a tensor with."""
+    for one in node.attribute:
+        if one.name == "value":
+            value = _numbers(one.t)
+            return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
+    return 0.0
 
 
 def _numbers(tensor: Any) -> NDArray[Any] | None:
     """Return a tensor's numbers; None if there are many, they lie beside the file, or NumPy has no such type."""
     size = math.prod(tensor.dims)
-    if size > _MOST or tensor.data_type not in _READABLE or tensor.data_location == _EXTERNAL:
+    if size > MOST or tensor.data_type not in _READABLE or tensor.data_location == _EXTERNAL:
         return None
     dtype = np.dtype(_READABLE[tensor.data_type]).newbyteorder("<")
     if tensor.HasField("raw_data"):
@@ -273,7 +394,7 @@ def _from_field(tensor: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
 def attribute(node: Any, name: str) -> Any:
     """Return an attribute's value, None if the node does not have it: numbers, text as bytes, lists of numbers."""
     for one in node.attribute:
-        if one.name == name:
+        if one.name == name and not one.ref_attr_name:
             kinds = {1: "f", 2: "i", 3: "s", 6: "floats", 7: "ints"}
             return getattr(one, kinds[one.type]) if one.type in kinds else None
     return None

@@ -16,6 +16,9 @@ from typing import Any
 _KEPT = 1024
 """Elements of an initializer up to which shape inference may need its numbers."""
 
+MOST = 2**16
+"""Elements of a constant up to which its numbers are read."""
+
 
 def part(name: str) -> Any:
     """Return a module of the package onnx by its last name, without the package if that can be."""
@@ -56,8 +59,21 @@ def _without_large_numbers(model: Any) -> Any:
     light.functions.extend(model.functions)
     graph = model.graph
     light.graph.name = graph.name
-    for field in ("node", "input", "output", "value_info", "sparse_initializer"):
+    for field in ("input", "output", "value_info", "sparse_initializer"):
         getattr(light.graph, field).extend(getattr(graph, field))
+    # Inference propagates the numbers of initializers, and not those of Constant nodes, which the older exporter writes.
+    held = [
+        (node, attribute.t)
+        for node in graph.node
+        if node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+        for attribute in node.attribute
+        if attribute.name == "value" and math.prod(attribute.t.dims) <= _KEPT
+    ]
+    for node, tensor in held:
+        light.graph.initializer.append(tensor)
+        light.graph.initializer[-1].name = node.output[0]
+    moved = {id(node) for node, _ in held}
+    light.graph.node.extend(node for node in graph.node if id(node) not in moved)
     for tensor in graph.initializer:
         if math.prod(tensor.dims) <= _KEPT:
             light.graph.initializer.append(tensor)
@@ -76,3 +92,21 @@ def inferred(model: Any) -> Any:
     except Exception:  # noqa: BLE001 - its exception's class is the extension's own: a graph that is not consistent
         return light
     return result
+
+
+def inlined(model: Any) -> tuple[Any, list[Any]]:
+    """Return the model with its functions put where they are called, and those that could not be: of another opset."""
+    if not model.functions:
+        return model, []
+    light = _without_large_numbers(model)
+    result = type(model)()
+    try:
+        inline = part("onnx_cpp2py_export").inliner.inline_local_functions
+        result.ParseFromString(inline(light.SerializeToString(), False))
+    except Exception:  # noqa: BLE001 - its exception's class is the extension's own: a call that does not fit
+        return model, list(model.functions)
+    large = {one.name: one for one in model.graph.initializer if _KEPT < math.prod(one.dims) <= MOST}
+    for tensor in result.graph.initializer:
+        if tensor.name in large:
+            tensor.CopyFrom(large[tensor.name])
+    return result, list(result.functions)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ LONGEST = 1024
 _MILD_ROWS, _MILD_SEED = 64, 7
 _ROUNDINGS = 2
 """An attention sums a row twice: for the quotient, and in the product with V = 1."""
+_ELSEWHERE = "it stands in a function, or in the body of another node"
 _NEVER = Break(math.inf, math.inf, math.inf, math.inf, "")
 
 
@@ -92,7 +93,13 @@ class CutSession:
         with np.errstate(all="ignore"):
             sums = self._cut.sums(outputs)
             limit = _ROUNDINGS * row_limit(logits.shape[-1], self._arithmetic)
-            return np.asarray(~(np.abs(sums - 1) <= limit))
+            if self._cut.logarithm and not self._shifted:
+                # Two numbers as large as the logits are subtracted: what both were rounded by is a factor of the weight.
+                limit = (
+                    limit + 2 * self._arithmetic.u * np.abs(np.where(np.isfinite(logits), logits, 0)).max()
+                )
+            expected = self._cut.expected(logits)[: len(sums)]
+            return np.asarray(~(np.abs(sums - expected) <= limit))
 
     def kept(self, keys: int) -> str:
         """Return the format of the exponentials, seen from weights of mild logits."""
@@ -101,7 +108,8 @@ class CutSession:
         logits = np.random.default_rng(_MILD_SEED).standard_normal((_MILD_ROWS, keys))
         stored = logits.astype(self._cut.dtype).astype(np.float64)
         weights = self._cut.weights(self._run(stored))
-        exact = np.exp(stored) / np.exp(stored).sum(-1, keepdims=True)
+        exponentials = np.exp(stored * self._nats)
+        exact = exponentials / exponentials.sum(-1, keepdims=True)
         return kept_in(weights, [exact[: len(weights)]])
 
     def measure(self, logits: Floats) -> Measured:
@@ -109,13 +117,23 @@ class CutSession:
         shown = np.abs(logits[np.isfinite(logits)])
         top = self._cut.largest / float(shown.max()) if shown.max(initial=0.0) > 0 else 1.0
         kept = self.kept(logits.shape[-1])
-        predicted = _NEVER if self._shifted else unshifted_break(logits, kept)
+        predicted = _NEVER if self._shifted else self._predicted(logits, kept)
         found = first_break(lambda factor: not self.broken(factor * logits).any(), top)
         logit = None
         if found.factor is not None:
             rows = self.broken(found.factor * logits)
             logit = found.factor * float(logits[: len(rows)][rows].max()) if rows.any() else None
         return Measured(kept, predicted, found.factor, logit, found.tried * float(logits.max()), top)
+
+    def _predicted(self, logits: Floats, kept: str) -> Break:
+        softmax, nats = self._cut.softmax, self._nats
+        found = unshifted_break(logits * nats, kept, least=softmax.added + softmax.floor)
+        return replace(found, logit=found.logit / nats)
+
+    @property
+    def _nats(self) -> float:
+        """What a logit is of the exponent of e."""
+        return math.log(self._cut.softmax.base)
 
     def _run(self, logits: Floats) -> Tensors:
         return self._session.run(self._cut.feed(logits))
@@ -166,16 +184,16 @@ class Headroom:
         if own:
             logits = given_logits(subject.expected.graph(), own, inputs)
         self._tasks = [self._task(one, logits) for one in own]
-        elsewhere = "it stands in a function, or in the body of another node"
         self._tasks += [
-            _Task(one, reason=elsewhere) for one in found.softmaxes if one.scope is not found.scopes[0]
+            _Task(one, reason=_ELSEWHERE) for one in found.softmaxes if one.scope is not found.scopes[0]
         ]
 
     def _task(self, softmax: Softmax, logits: Mapping[str, Floats] | str) -> _Task:
         if isinstance(logits, str):
             return _Task(softmax, reason=logits)
         if softmax.weights not in logits:
-            return _Task(softmax, reason="the oracle does not show its logits")
+            called = bool(self._subject.signature.model.functions)
+            return _Task(softmax, reason=_ELSEWHERE if called else "the oracle does not show its logits")
         values = logits[softmax.weights]
         try:
             cut = cut_out(self._subject.signature.model, softmax, values.ndim)

@@ -16,6 +16,7 @@ from onnx_attest.verify.finder.graph import NAMES, Scope, attribute, qualified
 from onnx_attest.verify.oracle.program import constants_in
 from onnx_attest.verify.oracle.weights import is_beside
 from onnx_attest.verify.runtimes.base import Tensors
+from onnx_attest.verify.static.softmaxes import is_bounded
 
 Floats = NDArray[np.float64]
 _LOGITS, _WEIGHTS, _HEAD = "logits", "weights", 8
@@ -39,6 +40,8 @@ class Cut:
         largest: the largest logit that it can be given.
         feed: inputs by name, of logits (rows, keys).
         weights: (rows, keys) of the outputs, None where they cannot be seen.
+        softmax: that was cut out.
+        logarithm: the outputs are logarithms of the weights.
         sums: of the weights of each row, (rows,).
     """
 
@@ -48,6 +51,19 @@ class Cut:
     feed: Callable[[Floats], Tensors]
     sums: Callable[[Tensors], Floats]
     weights: Callable[[Tensors], NDArray[Any]] | None
+    softmax: Softmax
+    logarithm: bool = False
+
+    def expected(self, logits: Floats) -> Floats:
+        """Return what the weights of rows of logits (rows, keys) sum to: one, but for what is added to their sum."""
+        added, floor = self.softmax.added, self.softmax.floor
+        if not added and not floor:
+            return np.ones(len(logits))
+        exponents = logits * math.log(self.softmax.base)
+        with np.errstate(all="ignore"):
+            shift = exponents.max(-1, keepdims=True) if self.softmax.shifted else 0.0
+            total = np.exp(exponents - shift).sum(-1)
+            return np.where(np.isinf(total), 1.0, np.asarray(total / np.maximum(total + added, floor)))
 
 
 def cut_out(model: onnx.ModelProto, softmax: Softmax, rank: int) -> Cut:
@@ -61,11 +77,22 @@ def cut_out(model: onnx.ModelProto, softmax: Softmax, rank: int) -> Cut:
     Raises:
         UncutError: it cannot stand alone.
     """
+    if reason := _is_other(softmax):
+        raise UncutError(reason)
     if softmax.kind not in NAMES:
         raise UncutError("the dtype that it computes in is not known, or not a floating one")
     if not softmax.logits:
         return _attention(model, softmax)
     return _nodes(model, softmax, rank, axis_of(softmax, rank))
+
+
+def _is_other(softmax: Softmax) -> str:
+    """Return why a softmax alone would say nothing of where its file breaks, "" if it would."""
+    if softmax.late:
+        return "its sum divides the product with the values: there are no weights that sum to one"
+    if not softmax.shifted and is_bounded(softmax):
+        return f"the graph keeps its logits between {softmax.least:g} and {softmax.largest:g}, where nothing breaks"
+    return ""
 
 
 def axis_of(softmax: Softmax, rank: int) -> int:
@@ -104,6 +131,8 @@ def _nodes(model: onnx.ModelProto, softmax: Softmax, rank: int, axis: int) -> Cu
     kind = softmax.scope.kind(softmax.logits) or softmax.kind
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
     nodes, constants = _standing_alone(model, softmax)
+    if math.isinf(softmax.added) or math.isinf(softmax.floor):
+        raise UncutError("what is added to its sum is computed: nothing says what its weights sum to")
     graph = onnx.helper.make_graph(
         nodes,
         "softmax",
@@ -111,7 +140,7 @@ def _nodes(model: onnx.ModelProto, softmax: Softmax, rank: int, axis: int) -> Cu
         [onnx.helper.make_empty_tensor_value_info(_WEIGHTS)],
         [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
-    is_log = softmax.form.endswith(("LogSoftmax", "Log/Sub"))
+    is_log = softmax.form.endswith(("LogSoftmax", "/Sub"))
     across = next((index for index in range(rank) if index != axis), None)
     if softmax.block is not None:
         across = 0 if axis else None
@@ -134,7 +163,8 @@ def _nodes(model: onnx.ModelProto, softmax: Softmax, rank: int, axis: int) -> Cu
         return flat.reshape(-1, flat.shape[-1])  # the axes of a block beyond its first have a length of 1
 
     return Cut(
-        _serialised(model, graph), dtype, _largest(dtype), feed, lambda outputs: _sums(weights(outputs)), weights
+        _serialised(model, graph), dtype, _largest(dtype), feed, lambda outputs: _sums(weights(outputs)), weights,
+        softmax, is_log,
     )  # fmt: skip
 
 
@@ -244,7 +274,7 @@ def _attention(model: onnx.ModelProto, softmax: Softmax) -> Cut:
         given = outputs[_WEIGHTS].astype(np.float64)
         return np.asarray(given.reshape(given.shape[0], -1)[:, 0])
 
-    return Cut(_serialised(model, graph), dtype, largest, feed, sums, None)
+    return Cut(_serialised(model, graph), dtype, largest, feed, sums, None, softmax)
 
 
 def _packed(array: Floats, heads: int) -> Floats:

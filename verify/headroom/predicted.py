@@ -62,7 +62,7 @@ class Break:
         return low <= factor <= high or abs(factor - self.overflow) <= tolerance * self.overflow
 
 
-def unshifted_break(logits: Floats, kept: str) -> Break:
+def unshifted_break(logits: Floats, kept: str, *, least: float = 0.0) -> Break:
     """Return where exp(t l) / sum exp(t l) breaks as t grows.
 
     A row overflows at the t where ln sum_j exp(t l_j) reaches ln(largest): at t max_j l_j = ln(largest) where one
@@ -72,11 +72,12 @@ def unshifted_break(logits: Floats, kept: str) -> Break:
     Args:
         logits: (rows, keys), -inf where a key is masked; no row is masked whole.
         kept: name of the dtype in which exponentials and their sum are kept.
+        least: what the graph keeps the sum from 0 by; where the format has it, no row is 0/0.
     """
     limits = Limits.of(kept)
     top = logits.max(-1)
     overflow = _overflow_factors(logits, limits.overflow)
-    negative = np.where(top < 0, -top, np.nan)
+    negative = np.where((top < 0) & (least < math.exp(limits.flushed)), -top, np.nan)
     flushed = np.nan_to_num(-limits.flushed / negative, nan=math.inf)
     early = np.nan_to_num(-limits.flushed_early / negative, nan=math.inf)
     both = np.minimum(overflow, flushed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -75,7 +76,7 @@ class Algebra:
         plain = [name for name in self._outputs if name not in self._weights]
         one = np.ones(())
         ones = tuple(Between(name, one, one, slack) for name in plain)
-        promised = self._bases.explicit
+        promised = self._bases.explicit and self._layout.structure.sums
         first = Step(self._changed(v=np.ones_like(v)))
         yield Relation("values-ones", "rounding", (first,), limits=ones, promised=promised)
         if ranges := tuple(filter(None, (self._range(name, slack) for name in plain))):
@@ -98,7 +99,8 @@ class Algebra:
         shift = self._rng.standard_normal(k.shape[-1])
         shifted, errors = of_rounded(k.astype(np.float64) + shift, k.dtype)
         step = Step(self._changed(k=shifted), errors={self._k: errors})
-        yield self._one("keys-shifted", 1.0, step)
+        shifted_together = self._one("keys-shifted", 1.0, step)
+        yield replace(shifted_together, promised=shifted_together.promised and self._layout.structure.shifts)
         order = self._rng.permutation(k.shape[_ROWS])
         pairs = tuple(
             Pair(name, before=taken(order, -1) if name in self._weights else whole) for name in self._outputs
@@ -132,7 +134,7 @@ class Algebra:
         pairs = tuple(
             Pair(name, after=chain(rows, halves) if name in self._weights else rows) for name in self._outputs
         )
-        promised = self._bases.in_any_order
+        promised = self._bases.in_any_order and self._layout.structure.sums
         yield Relation("keys-duplicated", "rounding", (self._base, step), pairs, promised=promised)
 
     def _queries(self) -> Iterator[Relation]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from onnx_attest.export.observe import STANDARD_DOMAINS
 from onnx_attest.models.contract import Contract, TensorSpec
+from onnx_attest.verify.metamorphic.structure import Structure, structure_of
 from onnx_attest.verify.oracle.graph import constants_of
 from onnx_attest.verify.runtimes.base import Tensors
 
@@ -21,6 +22,8 @@ _HANDING_ON = frozenset({
     "Tile", "Gather",
 })  # fmt: skip
 _MATRIX = ("MatMul", "Gemm", "Einsum", "Add", "Sub", "Mul", "Div")
+
+_UNKNOWN = Structure()
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Layout:
         tokens: inputs that are made of tokens, in `self`, `cross` and `cached` those whose rows the outputs have.
         memory: in `cross` the inputs that are attended to.
         cache: by input that holds the past, the output that holds past and present.
+        structure: of a bare attention, what its graph says of the formula.
     """
 
     contract: Contract
@@ -46,6 +50,7 @@ class Layout:
     tokens: tuple[str, ...] = ()
     memory: tuple[str, ...] = ()
     cache: Mapping[str, str] | None = None
+    structure: Structure = _UNKNOWN
 
     def specs(self, *roles: str) -> list[TensorSpec]:
         """Return the inputs of these roles."""
@@ -96,7 +101,8 @@ def layout_of(contract: Contract, model: onnx.ModelProto) -> Layout:
             return Layout(contract, "other", batch)
         by_role = {spec.role: spec.axes[-2] for spec in contract.inputs if len(spec.axes) > 1}
         queries, keys = (_named(by_role[role]) for role in ("query", "key"))
-        return Layout(contract, "bare", batch, queries, keys)
+        structure = structure_of(model, names["query"], names["key"])
+        return Layout(contract, "bare", batch, queries, keys, structure=structure)
     return _of_tokens(contract, batch)
 
 

@@ -170,7 +170,19 @@ def _chain(bench: Workbench, node: onnx.NodeProto, operands: tuple[str, str, str
         moved = bench.op("Transpose", output, perm=[0, 2, 1, 3])
         bench.node("Reshape", (moved, bench.constant([0, 0, -1])), (node.output[0],))
     name = node.name or node.output[0]
-    return Chain(name, product, logits, masked, masked, probabilities, False, output, (), masks)
+    return Chain(
+        name,
+        product,
+        logits,
+        masked,
+        masked,
+        probabilities,
+        naive=False,
+        output=output,
+        scales=(),
+        scale=None,
+        masks=masks,
+    )
 
 
 def _scaled(bench: Workbench, node: onnx.NodeProto, product: str, heads: Heads, dtype: np.dtype[Any]) -> str:

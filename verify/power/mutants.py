@@ -11,7 +11,7 @@ from onnx_attest.verify.power import bias, layout, masks, precision, scale, soft
 from onnx_attest.verify.power.expand import UnopenableError, open_site
 from onnx_attest.verify.power.fault import CLASSES, Fault, Inapplicable, Offer
 from onnx_attest.verify.power.sites import Chain, Operator, Site, find_sites, untouched
-from onnx_attest.verify.power.workbench import LOWEST_OPSET, Workbench, opset_of
+from onnx_attest.verify.power.workbench import LOWEST_OPSET, Workbench
 from onnx_attest.verify.records import CORRECT
 
 
@@ -61,7 +61,7 @@ def inapplicable(model: onnx.ModelProto, *, traced_length: int | None = None) ->
     original = Workbench(model)
     sites = _sites(original)
     if not sites:
-        return dict.fromkeys(CLASSES, _why_none(model))
+        return dict.fromkeys(CLASSES, _why_none(original))
     offered: set[str] = set()
     reasons: dict[str, dict[str, None]] = {}
     for site in sites:
@@ -77,10 +77,10 @@ def _sites(original: Workbench) -> list[Site]:
     return find_sites(original) if original.opset >= LOWEST_OPSET else []
 
 
-def _why_none(model: onnx.ModelProto) -> str:
-    if opset_of(model) < LOWEST_OPSET:
-        return f"the file is of opset {opset_of(model)}; faults are written for {LOWEST_OPSET} and later"
-    others = untouched(model)
+def _why_none(original: Workbench) -> str:
+    if original.opset < LOWEST_OPSET:
+        return f"the file is of opset {original.opset}; faults are written for {LOWEST_OPSET} and later"
+    others = untouched(original)
     return f"{others[0]}, which is not taken apart" if others else "no attention was found in the graph"
 
 

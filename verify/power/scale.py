@@ -51,7 +51,9 @@ def faults(bench: Workbench, site: Site) -> Offer:
 def _scale(bench: Workbench, site: Site) -> float:
     if isinstance(site, Operator):
         return scale_of(bench, site)
-    return math.prod(node.factor for node in site.scales)
+    if site.scale is None:
+        raise UnopenableError("a factor of the logits is computed")
+    return site.scale
 
 
 def _head_size(bench: Workbench, site: Site) -> int:

@@ -1,20 +1,22 @@
-"""Where the attentions of a graph are: as one operator, or as products with a softmax between them."""
+"""Where the attentions of a graph are that faults are put into: those of the finder whose nodes can be changed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
 
+from onnx_attest.verify.finder.find import find
+from onnx_attest.verify.finder.found import Attention, Mask, Softmax
+from onnx_attest.verify.finder.graph import attribute as given
+from onnx_attest.verify.finder.graph import qualified
 from onnx_attest.verify.power.workbench import Edge, Workbench
 
 _MOVES = ("Reshape", "Transpose", "Identity", "Cast", "Unsqueeze", "Squeeze")
-"""They hand numbers on: a scale may stand before them."""
-CONTRIB_ATTENTIONS = ("Attention", "MultiHeadAttention", "GroupQueryAttention", "DecoderMaskedMultiHeadAttention",
-                      "PackedMultiHeadAttention", "PackedAttention")  # fmt: skip
-"""Of com.microsoft."""
+"""They hand numbers on."""
+_BEFORE = (*_MOVES, "Add", "Where", "Mul", "Div", "Tanh")
+_AFTER = ("Where", "Cast", "Identity", "Dropout", "Reshape")
+_NAIVE, _SHIFTED = "Exp/ReduceSum/Div", "ReduceMax/Sub/Exp/ReduceSum/Div"
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class Chain:
         probabilities: what the softmax gives.
         naive: the softmax is Exp, ReduceSum and Div.
         output: of the second product, which reads weights and values.
-        scales: all constants that the logits are multiplied with.
+        scales: constants of the file that the logits are multiplied with.
+        scale: the product of all factors, None if one is not a number of the file.
     """
 
     name: str
@@ -83,6 +86,7 @@ class Chain:
     naive: bool
     output: str
     scales: tuple[ScaleNode, ...]
+    scale: float | None
     masks: tuple[MaskNode, ...]
 
     @property
@@ -111,22 +115,101 @@ Site = Operator | Chain
 
 def find_sites(bench: Workbench) -> list[Site]:
     """Return the attentions of a graph in its order."""
-    found: list[Site] = []
-    for node in bench.graph.node:
-        if is_standard(node) and node.op_type == "Attention":
-            found.append(Operator(node.name or node.output[0], node.output[0]))
-        elif (softmax := _softmax(bench, node)) and (chain := _chain(bench, node, *softmax)):
-            found.append(chain)
+    return [site for site in _looked_at(bench) if not isinstance(site, str)]
+
+
+def untouched(bench: Workbench) -> list[str]:
+    """Return the attentions that are there and are not taken apart, each with the reason."""
+    return [site for site in _looked_at(bench) if isinstance(site, str)]
+
+
+def _looked_at(bench: Workbench) -> list[Site | str]:
+    found: list[Site | str] = []
+    for attention in find(bench.model).attentions:
+        if (reason := _why_not(bench, attention)) is not None:
+            found.append(f"{attention.node} is {reason}")
+        elif attention.is_operator:
+            found.append(Operator(attention.node, attention.output))
+        else:
+            found.append(_chain(bench, attention))
     return found
 
 
-def untouched(model: onnx.ModelProto) -> list[str]:
-    """Return the attentions that are there and are not taken apart, each with its operator."""
-    return [
-        f"{node.name or node.output[0]} is {node.domain}.{node.op_type}"
-        for node in model.graph.node
-        if node.domain == "com.microsoft" and node.op_type in CONTRIB_ATTENTIONS
+def _why_not(bench: Workbench, attention: Attention) -> str | None:
+    """Return what an attention is that faults are not written for, None if they are."""
+    if bench.producer(attention.output) is None:
+        return "in a function, or in the body of another node"
+    if attention.is_operator:
+        return None if attention.form == "Attention" else attention.form
+    if qualified(attention.product) != "MatMul" or qualified(attention.second) != "MatMul":
+        return attention.form
+    if attention.keys_at != 1 or attention.second.input[0] != _read(attention):
+        return f"{attention.form} with the keys first"
+    if (reason := _other_softmax(attention.softmax)) is not None:
+        return reason
+    others = [
+        node.op_type
+        for node, known in (
+            *((one, _BEFORE) for one in attention.before),
+            *((one, _AFTER) for one in attention.after),
+        )
+        if qualified(node) not in known
     ]
+    if others:
+        return f"{attention.form} with {others[0]} between the products"
+    multiplied = [mask for mask in attention.masks if mask.form == "Mul"]
+    return f"{attention.form} with logits that {multiplied[0].node} multiplies" if multiplied else None
+
+
+def _read(attention: Attention) -> str:
+    """Return the weights as the second product reads them."""
+    return str(attention.after[-1].output[0] if attention.after else attention.softmax.weights)
+
+
+def _other_softmax(softmax: Softmax) -> str | None:
+    """Return what a softmax is that is not written in another way, None if it is an ordinary one over the last axis."""
+    if softmax.form not in ("Softmax", _NAIVE, _SHIFTED):
+        return f"an attention with a softmax by {softmax.form}"
+    if softmax.late or softmax.added or softmax.floor or not _is_plain(softmax):
+        return "an attention whose softmax is written with a guard or a mask of its own"
+    return None if softmax.axis == -1 else "an attention whose softmax is not over the last axis"
+
+
+def _is_plain(softmax: Softmax) -> bool:
+    """Whether nothing stands between the steps: a rewriting would lose it."""
+    steps = [node.op_type for node in softmax.nodes]
+    if softmax.form == _SHIFTED:
+        top = softmax.scope.maker(softmax.nodes[0].input[1])
+        return steps == ["Sub", "Exp", "ReduceSum", "Div"] and top is not None and top.op_type == "ReduceMax"
+    return softmax.form != _NAIVE or steps == ["Exp", "ReduceSum", "Div"]
+
+
+def _chain(bench: Workbench, attention: Attention) -> Chain:
+    softmax, masks = attention.softmax, attention.masks[::-1]  # from the softmax upwards
+    scales = [
+        ScaleNode(Edge(one.output, one.index), one.factor, one.divides)
+        for one in attention.scales
+        if one.output and bench.read(Edge(one.output, one.index)) in bench.constants
+    ]
+    return Chain(
+        name=attention.node,
+        product=attention.product.output[0],
+        logits=bench.read(Edge(masks[-1].output, masks[-1].index)) if masks else softmax.logits,
+        masked=masks[0].output if masks else softmax.logits,
+        scores=softmax.logits,
+        probabilities=softmax.weights,
+        naive=softmax.form == _NAIVE,
+        output=attention.output,
+        scales=tuple(scales),
+        scale=attention.scale,
+        masks=tuple(map(_mask_node, masks)),
+    )
+
+
+def _mask_node(mask: Mask) -> MaskNode:
+    if mask.form != "Where":
+        return MaskNode(Edge(mask.output, 1 - mask.index))
+    return MaskNode(Edge(mask.output, 3 - mask.index), mask.value, hides_true=mask.index == 2)
 
 
 def is_standard(node: onnx.NodeProto) -> bool:
@@ -134,145 +217,7 @@ def is_standard(node: onnx.NodeProto) -> bool:
     return node.domain in ("", "ai.onnx")
 
 
-def _softmax(bench: Workbench, node: onnx.NodeProto) -> tuple[str, bool] | None:
-    """Return what a softmax over the last axis reads and whether it is written out; None if the node ends none."""
-    if not is_standard(node):
-        return None
-    if node.op_type == "Softmax":
-        axis, shape = attribute(node, "axis", -1), bench.shape(node.input[0])
-        return (node.input[0], False) if axis == -1 or (shape and axis == len(shape) - 1) else None
-    if node.op_type != "Div":
-        return None
-    exponential, total = (bench.producer(name) for name in node.input)
-    if exponential is None or total is None or (exponential.op_type, total.op_type) != ("Exp", "ReduceSum"):
-        return None
-    if total.input[0] != node.input[0]:
-        return None
-    shift = bench.producer(exponential.input[0])
-    if shift is not None and shift.op_type == "Sub" and _is_maximum(bench, shift):
-        return shift.input[0], False
-    return exponential.input[0], True
-
-
-def _is_maximum(bench: Workbench, shift: onnx.NodeProto) -> bool:
-    top = bench.producer(shift.input[1])
-    return top is not None and top.op_type == "ReduceMax" and top.input[0] == shift.input[0]
-
-
 def attribute(node: onnx.NodeProto, name: str, default: int | float) -> int | float:
     """Return an attribute that is a number, or its default."""
-    for given in node.attribute:
-        if given.name == name:
-            return onnx.helper.get_attribute_value(given)  # type: ignore[no-any-return]
-    return default
-
-
-@dataclass
-class _Path:
-    """What was met between the softmax and the product, from the softmax upwards."""
-
-    scales: list[ScaleNode]
-    masks: list[tuple[MaskNode, str, str]]  # with what it reads of the logits, and what it gives
-    product: str = ""
-
-
-def _chain(bench: Workbench, node: onnx.NodeProto, scores: str, naive: bool) -> Chain | None:
-    path, second = _up(bench, scores), _down(bench, node.output[0])
-    if path is None or second is None:
-        return None
-    product = bench.producer(path.product)
-    assert product is not None
-    scales = (*path.scales, *_before(bench, Edge(path.product, 0)), *_before(bench, Edge(path.product, 1)))
-    return Chain(
-        name=second.name or second.output[0],
-        product=path.product,
-        logits=path.masks[-1][1] if path.masks else scores,
-        masked=path.masks[0][2] if path.masks else scores,
-        scores=scores,
-        probabilities=node.output[0],
-        naive=naive,
-        output=second.output[0],
-        scales=scales,
-        masks=tuple(mask for mask, _, _ in path.masks),
-    )
-
-
-def _up(bench: Workbench, value: str) -> _Path | None:
-    """Return the way from the softmax up to the product of queries and keys, None if there is no such way."""
-    node = bench.producer(value)
-    if node is None or not is_standard(node):
-        return None
-    if node.op_type == "MatMul":
-        if any(name in bench.constants for name in node.input):
-            return None  # a linear map: a softmax over classes
-        return _Path([], [], value)
-    for index, name in enumerate(node.input):
-        if (index, node.op_type) == (0, "Where") or name in bench.constants:
-            continue
-        path = _up(bench, name) if node.op_type in ("Add", "Where", "Mul", "Div", "Tanh", *_MOVES) else None
-        if path is not None and _note(bench, path, node, index):
-            return path
-    return None
-
-
-def _note(bench: Workbench, path: _Path, node: onnx.NodeProto, index: int) -> bool:
-    """Write a node on the way down; False if it is not one of an attention's."""
-    if node.op_type in ("Mul", "Div"):
-        scale = _scale(bench, node, index)
-        capped = _is_cap(bench, node, index)
-        if scale is None:
-            return False
-        path.scales += [] if capped else [scale]
-    elif node.op_type in ("Add", "Where"):
-        other = 3 - index if node.op_type == "Where" else 1 - index
-        where = node.op_type == "Where"
-        mask = MaskNode(Edge(node.output[0], other), node.input[0] if where else "", where and other == 1)
-        path.masks.insert(0, (mask, node.input[index], node.output[0]))
-    return True
-
-
-def _is_cap(bench: Workbench, node: onnx.NodeProto, index: int) -> bool:
-    """Whether a Mul or Div belongs to cap tanh(s / cap)."""
-    before = bench.producer(node.input[index])
-    after = bench.consumers(node.output[0])
-    return (before is not None and before.op_type == "Tanh") or any(n.op_type == "Tanh" for n in after)
-
-
-def _scale(bench: Workbench, node: onnx.NodeProto, index: int) -> ScaleNode | None:
-    constant = bench.constants.get(node.input[1 - index])
-    if constant is None or constant.size != 1 or (node.op_type == "Div" and index == 1):
-        return None
-    number = float(np.asarray(constant, np.float64).reshape(-1)[0])
-    divides = node.op_type == "Div"
-    factor = 1 / number if divides and number else number
-    return ScaleNode(Edge(node.output[0], 1 - index), factor, divides)
-
-
-def _before(bench: Workbench, edge: Edge) -> Iterator[ScaleNode]:
-    """Yield the constants that queries, or keys, are multiplied with before their product."""
-    node = bench.producer(bench.read(edge))
-    while node is not None and is_standard(node):
-        if node.op_type in ("Mul", "Div"):
-            indices = [index for index, name in enumerate(node.input) if name not in bench.constants]
-            scale = _scale(bench, node, indices[0]) if len(indices) == 1 else None
-            if scale is None:
-                return
-            yield scale
-            node = bench.producer(node.input[indices[0]])
-        elif node.op_type in _MOVES:
-            node = bench.producer(node.input[0])
-        else:
-            return
-
-
-def _down(bench: Workbench, value: str) -> onnx.NodeProto | None:
-    """Return the product that reads the weights, past a guard against NaN."""
-    for node in bench.consumers(value):
-        if node.op_type == "MatMul" and node.input[0] == value:
-            return node
-        through = node.op_type in ("Where", "Cast", "Identity", "Dropout", "Reshape")
-        if through and is_standard(node):
-            found = _down(bench, node.output[0])
-            if found is not None:
-                return found
-    return None
+    value = given(node, name)
+    return default if value is None else value

@@ -41,9 +41,19 @@ class Checked:
     def as_object(self) -> dict[str, Any]:
         """Return it for JSON."""
         return {
+            "verdict": "failed" if self.exit_code else "passed",
+            "exit_code": self.exit_code,
             "file": self.path.name,
+            "cells": [],
             "findings": [
-                {"code": item.code, "severity": item.severity, "message": item.message, "node": item.node}
+                {
+                    "code": item.code,
+                    "severity": item.severity,
+                    "blame": item.blame,
+                    "node": item.node,
+                    "message": item.message,
+                    "next_step": item.next_step,
+                }
                 for item in self.findings
             ],
             "attentions": [dict(_row(one)) for one in self.found.attentions],

@@ -7,7 +7,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from onnx_attest.verify.finder.found import Attention, Found, Mask
-from onnx_attest.verify.finder.graph import NAMES, Scope, attribute, label, qualified
+from onnx_attest.verify.finder.graph import (
+    BFLOAT16,
+    DOUBLE,
+    FLOAT,
+    FLOAT16,
+    NAMES,
+    NEAR,
+    Scope,
+    attribute,
+    label,
+    qualified,
+)
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.static.softmaxes import LARGEST
 
@@ -16,6 +27,8 @@ _RANKS = (2, 3, 4)
 """Of a mask that ONNX Runtime's Attention takes."""
 _HIDES = -1e4
 """An added number from which on a key has no weight left at the usual size of logits."""
+_NO_WEIGHT = -50.0
+"""e^-50 is far below what float32 tells from 0 beside 1; biases by positions are not as large near the diagonal."""
 
 
 def of_one_row(found: Found, _empty_rows: str, _traced: Mapping[str, int]) -> Iterator[Finding]:
@@ -67,10 +80,18 @@ def of_rows_without_keys(found: Found, empty_rows: str, _traced: Mapping[str, in
 
 def _hiding(attention: Attention, mask: Mask) -> float | None:
     """Return the number that hides keys as it is in the format of the logits."""
-    largest = LARGEST.get(_kind(attention), math.inf)
-    if mask.hiding is None or abs(mask.hiding) <= largest:
+    if mask.hiding is None or abs(mask.hiding) < _BEYOND.get(_kind(attention), math.inf):
         return mask.hiding
     return math.copysign(math.inf, mask.hiding)
+
+
+_BEYOND = {
+    FLOAT16: 65520.0,
+    FLOAT: 2.0**128 * (1 - 2.0**-25),
+    BFLOAT16: 2.0**128 * (1 - 2.0**-9),
+    DOUBLE: math.inf,
+}
+"""From here on a number rounds to infinity."""
 
 
 def _kind(attention: Attention) -> int:
@@ -98,7 +119,7 @@ def _of_empty_rows(attention: Attention, mask: Mask, policy: str) -> str:
 
 def _is_bias(attention: Attention, mask: Mask) -> bool:
     """Whether what is added depends on the very queries: a term of the logits, no mask."""
-    return attention.query in {name for node in attention.scope.ancestors(mask.value) for name in node.input}
+    return attention.scope.depends(mask.value, attention.query)
 
 
 def beyond_the_format(found: Found, _empty_rows: str, _traced: Mapping[str, int]) -> Iterator[Finding]:
@@ -110,7 +131,7 @@ def beyond_the_format(found: Found, _empty_rows: str, _traced: Mapping[str, int]
             value, to = scope.constant(node.input[0]), attribute(node, "to")
             if value is None or not value.size or value.dtype.kind != "f" or not math.isfinite(value.min()):
                 continue
-            if abs(value).max() > LARGEST[to]:
+            if abs(value).max() >= _BEYOND[to]:
                 number = float(value.reshape(-1)[abs(value).reshape(-1).argmax()])
                 text = f"{label(node)} casts {number:.6g} to {NAMES[to]}, where it is {math.copysign(math.inf, number)}"
                 yield finding("OA428", text, node=label(node))
@@ -140,7 +161,7 @@ def zero_times_infinity(found: Found, _empty_rows: str, _traced: Mapping[str, in
 def _as_computed(scope: Scope, name: str) -> float | None:
     """Return a constant as it is in the format of its value: a cast may have made it infinite."""
     number, kind = scope.number(name), scope.kind(name)
-    if number is None or kind not in LARGEST or abs(number) <= LARGEST[kind]:
+    if number is None or abs(number) < _BEYOND.get(kind, math.inf):
         return number
     return math.copysign(math.inf, number)
 
@@ -149,9 +170,19 @@ def before_a_softcap(found: Found, _empty_rows: str, _traced: Mapping[str, int])
     """Yield masks of logits that are capped afterwards: a hidden key then has the weight of the least logit."""
     for attention in found.attentions:
         for mask in attention.masks:
-            if mask.before_softcap:
+            if mask.before_softcap and _is_hiding(attention, mask):
                 text = f"{mask.node} hides keys of {attention.node} before its logits are capped by tanh: hidden keys keep weight"
                 yield finding("OA430", text, node=mask.node)
+
+
+def _is_hiding(attention: Attention, mask: Mask) -> bool:
+    """Whether a mask hides keys: what is added may be a bias by positions, which is a term of the logits."""
+    if mask.form == "Where":
+        return mask.hiding is None or mask.hiding <= _NO_WEIGHT
+    if mask.hiding is not None:
+        return mask.hiding <= _NO_WEIGHT
+    fed = attention.scope.fed(mask.value)
+    return mask.form != "Mul" and len(fed) == 1 and "mask" in fed[0].lower() and not _is_bias(attention, mask)
 
 
 def aligned_by_equal_lengths(found: Found, _empty_rows: str, _traced: Mapping[str, int]) -> Iterator[Finding]:
@@ -188,8 +219,15 @@ def _lengths(attention: Attention) -> tuple[Any, Any] | None:
 
 def _is_square(scope: Scope, mask: Mask) -> bool:
     """Whether a mask is a triangle that begins at the first query and the first key, whatever their numbers."""
-    for node in scope.ancestors(mask.value):
-        if node.op_type == "Trilu":
-            diagonal = scope.number(node.input[1]) if len(node.input) > 1 and node.input[1] else 0.0
-            return diagonal in (0.0, 1.0)
-    return False
+    return any(
+        node.op_type == "Trilu" and _diagonal(scope, node) in (0.0, 1.0)
+        for node in scope.ancestors(mask.value, most=NEAR, past=_CUTTING)
+    )
+
+
+def _diagonal(scope: Scope, node: Any) -> float | None:
+    return scope.number(node.input[1]) if len(node.input) > 1 and node.input[1] else 0.0
+
+
+_CUTTING = ("Slice", "Gather", "GatherND", "GatherElements", "Shape", "Size")
+"""They take rows of a triangle: it begins where they say, at the last queries for example."""

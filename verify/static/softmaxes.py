@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from onnx_attest.verify.finder.found import Attention, Found, Softmax
+from onnx_attest.verify.finder.found import Found, Softmax
 from onnx_attest.verify.finder.graph import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NAMES
 from onnx_attest.verify.findings import Finding, finding
 
@@ -16,44 +16,42 @@ LARGEST = {
     DOUBLE: 1.7976931348623157e308,
 }
 """The largest number of each format."""
+SMALLEST = {FLOAT16: 2.0**-14, FLOAT: 2.0**-126, BFLOAT16: 2.0**-126, DOUBLE: 2.0**-1022}
+"""The smallest normal number of each."""
+
+
+_KEYS = 2.0**20
+"""More keys than this no row has: their number adds its logarithm to what a sum of exponentials may be."""
 
 
 def without_the_maximum(found: Found, _empty_rows: str, _traced: Mapping[str, int]) -> Iterator[Finding]:
     """Yield softmaxes whose exponential reads the logits as they are: it overflows above the logarithm of the largest number."""
     for softmax in found.softmaxes:
-        if not softmax.shifted:
-            largest = LARGEST.get(softmax.kind, LARGEST[FLOAT])
+        if not softmax.shifted and not is_bounded(softmax):
+            largest, factor = LARGEST.get(softmax.kind, LARGEST[FLOAT]), math.log(softmax.base)
             name = NAMES.get(softmax.kind, "float32")
             text = (
-                f"{softmax.node} is {softmax.form} without the maximum subtracted: above {math.log(largest):.2f} in "
+                f"{softmax.node} is {softmax.form} without the maximum subtracted: above {math.log(largest) / factor:.2f} in "
                 f"{name} the exponential is infinite and the row NaN"
             )
             yield finding("OA420", text, blame="module", node=softmax.node)
 
 
+def is_bounded(softmax: Softmax) -> bool:
+    """Whether a clip or a tanh keeps the logits where no exponential, and no sum of them, is infinite or 0."""
+    largest, factor = LARGEST.get(softmax.kind, LARGEST[FLOAT]), math.log(softmax.base)
+    least = SMALLEST.get(softmax.kind, SMALLEST[FLOAT])
+    high, low = softmax.largest * factor + math.log(_KEYS), softmax.least * factor
+    return high < math.log(largest) and (low > math.log(least) or softmax.added + softmax.floor > 0)
+
+
 def over_another_axis(found: Found, _empty_rows: str, _traced: Mapping[str, int]) -> Iterator[Finding]:
-    """Yield attentions whose softmax does not sum over the keys."""
+    """Yield attentions whose softmax is over another axis than that which the product with the values sums: the keys'."""
     for attention in found.attentions:
-        axis = attention.softmax.axis
-        if axis is not None and axis != -1 and not _puts_keys_elsewhere(attention):
-            text = f"{attention.softmax.node} of the attention {attention.node} sums over axis {axis}, the keys are on axis -1"
+        axis, keys = attention.softmax.axis, attention.summed
+        if axis is not None and keys is not None and axis != keys:
+            text = f"{attention.softmax.node} of the attention {attention.node} sums over axis {axis}, the keys are on axis {keys}"
             yield finding("OA421", text, node=attention.softmax.node)
-
-
-def _puts_keys_elsewhere(attention: Attention) -> bool:
-    """Whether moves stand between: then where the keys are is not known."""
-    scope, product = attention.scope, attention.product
-    name = attention.softmax.logits
-    while (node := scope.maker(name)) is not None and node is not product:
-        if node.op_type in ("Transpose", "Reshape"):
-            return True
-        open_ = [
-            one for one in node.input if one and not scope.is_constant(one) and scope.maker(one) is not None
-        ]
-        if not open_:
-            return False
-        name = open_[1] if node.op_type == "Where" and len(open_) > 1 else open_[0]
-    return product is None or product.op_type == "Einsum"
 
 
 def by_an_old_default(found: Found, _empty_rows: str, _traced: Mapping[str, int]) -> Iterator[Finding]:
@@ -62,7 +60,9 @@ def by_an_old_default(found: Found, _empty_rows: str, _traced: Mapping[str, int]
         if softmax.block is None:
             continue
         rank = softmax.scope.rank(softmax.logits)
-        if rank is None or softmax.block >= rank - 1:
+        shape = softmax.scope.shape(softmax.logits) or ()
+        several = [size for size in shape[softmax.block :] if size != 1]
+        if rank is None or softmax.block >= rank - 1 or len(several) < 2:
             continue
         text = (
             f"{softmax.node} is {softmax.form} of opset {softmax.scope.opset}, where axis {softmax.block} of {rank} means "
