@@ -108,11 +108,15 @@ class Workspace:
     flat: dict[tuple[str, Any], Array] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, queries: int, keys: int, d: int, d_v: int) -> Workspace:
-        """Return one with a chunk for what an attention without masks takes."""
+    def of_head(cls, keys: int, d: int, d_v: int) -> Workspace:
+        """Return one with a chunk for what the keys and values of a head take."""
+        return cls(room((keys + _SKEW) * (16 * (d + 1) + 28 * d_v), np.uint8))
+
+    @classmethod
+    def of_panel(cls, queries: int, keys: int) -> Workspace:
+        """Return one with a chunk for what a panel of an attention without masks takes."""
         rows = min(queries, _rows(keys))
-        of_panel = 8 * rows * (keys + _SKEW) + 24 * rows * longest_tile(keys)
-        return cls(room(of_panel + (keys + _SKEW) * (16 * (d + 1) + 28 * d_v), np.uint8))
+        return cls(room(8 * rows * (keys + _SKEW) + 24 * rows * longest_tile(keys), np.uint8))
 
     def take(self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
         """Return an array of this shape with anything in it; the next of this name overwrites it."""
