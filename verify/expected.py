@@ -17,6 +17,7 @@ from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES, Arithmetic
 from onnx_attest.verify.cases import SCALED, make_inputs, shape_of
 from onnx_attest.verify.footprint import refuse_beyond_memory
 from onnx_attest.verify.oracle.bounded import Bounded
+from onnx_attest.verify.oracle.by_rows import ByRows
 from onnx_attest.verify.oracle.graph import Evaluation, GraphOracle
 from onnx_attest.verify.oracle.kernels import VALUES_ALONE
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
@@ -91,6 +92,21 @@ class Expected:
             logit_factor=logit_factor,
             noise=noise,
             carry=carry,
+        )
+
+    def by_rows(
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        arithmetic: Arithmetic,
+        constants: Mapping[str, Bounded] = MappingProxyType({}),
+    ) -> ByRows:
+        """Return the reference on these inputs, to be evaluated for some query rows at a time.
+
+        Raises:
+            UnsupportedOperatorError: see `GraphOracle.by_rows`.
+        """
+        return self._oracle.by_rows(
+            {name: inputs[name] for name in self._oracle.inputs}, arithmetic, constants
         )
 
     def evaluate_graph(
