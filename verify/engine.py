@@ -41,6 +41,7 @@ from onnx_attest.verify.finder.find import find
 from onnx_attest.verify.finder.found import Found
 from onnx_attest.verify.finding_records import finding_record, finding_records
 from onnx_attest.verify.findings import Finding, finding
+from onnx_attest.verify.footprint import free_bytes, scores_held
 from onnx_attest.verify.gates import Tolerance, judge
 from onnx_attest.verify.gauge import COARSEST_SUMS, LARGEST, Gauge, with_deviations
 from onnx_attest.verify.headroom.audit import LONGEST, Headroom, worth_telling
@@ -458,7 +459,8 @@ class _Verification:
         if self._check is not None and fits(case):
             self._step(EXPORTER, case.id)
             self._cells.append(excuse(self._check.cell(case, inputs), self._plan.known))
-        if self._run_by_rows(case, inputs, stages):
+        stages = self._that_fit(case, inputs, stages)
+        if not stages or self._run_by_rows(case, inputs, stages):
             return
         relations = self._relations(case, inputs)
         evaluations: dict[str, Evaluation | str] = {}  # runtimes of one arithmetic share theirs
@@ -508,6 +510,20 @@ class _Verification:
             if outputs is not None and not isinstance(evaluation, str):
                 self._look(stage, case, inputs, outputs, evaluation)
         self._hold_against_original(inputs, gauges)
+
+    def _that_fit(self, case: CaseRecord, inputs: Tensors, stages: Sequence[Stage]) -> list[Stage]:
+        """Return the stages whose runtime has room for this case; of the others it is said why they are left out."""
+        free, fitting = free_bytes(), []
+        shapes = {name: array.shape for name, array in inputs.items()}
+        signature = self._subject.signature
+        for stage in stages:
+            node, needed = scores_held(stage.runtime, signature.model, shapes, signature.floating.itemsize)
+            if free is None or needed <= free:
+                fitting.append(stage)
+                continue
+            text = f"it holds all scores of {node} at once: {needed / 1e9:,.0f} GB, and {free / 1e9:,.0f} GB are free"
+            self._cells.append(skipped_case(self._subject, stage, case, finding("OA810", text)))
+        return fitting
 
     def _run_by_rows(self, case: CaseRecord, inputs: Tensors, stages: Sequence[Stage]) -> bool:
         """Verify a case with a long attention by blocks of its rows, or some of them; False if it is not one."""

@@ -76,6 +76,11 @@ class ByRows:
         self._known: dict[str, Value] = {**first, **_deferred(program, wanted, load)}
         attentions = [node for node in self._after if node.operator in _PAST]
         self.attentions = tuple(node.name for node in attentions)
+        for node in attentions:
+            if made & set(node.inputs):
+                raise UnsupportedOperatorError(
+                    f"{node.name} meets what another attention gives: all its rows"
+                )
         sizes = [_sizes(node, self._known) for node in attentions]
         if len({size.queries for size in sizes}) > 1:
             raise UnsupportedOperatorError("attentions with different numbers of queries")
