@@ -407,6 +407,22 @@ def test_giant_that_is_written_out_is_refused_before_anything_is_made(monkeypatc
         refuse_beyond_memory(WRITTEN_OUT, shapes)
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_original_that_is_written_out_is_refused_too(tmp_path, monkeypatch, given):
+    path, size = tmp_path / "fused.onnx", LONG
+    inputs = ", ".join(f"float[1, n, 8] {name}" for name in "qkv")
+    body = "y = com.microsoft.MultiHeadAttention <num_heads = 1, scale = 1.0> (q, k, v)"
+    onnx.save(graph(CONTRIB, inputs, body, "float[1, n, 8] y"), path)
+    monkeypatch.setattr("onnx_attest.verify.footprint.free_bytes", lambda: 200 * size**2 - 1)
+    sizes = {"inputs": {name: np.zeros((1, size, 8), np.float32) for name in "qkv"}}
+    if not given:
+        sizes = {"input_shapes": {"q": (1, size, 8)}}
+    plan = Plan(runtimes=(OrtRuntime(),))
+    assert verify(path, plan=plan, **sizes).verdict == "passed"
+    with pytest.raises(UsageError, match=r"s alone has 9,000,000 elements"):
+        verify(path, plan=replace(plan, original=WRITTEN_OUT), **sizes)
+
+
 @pytest.mark.parametrize("name", ["Attention, joined heads", "MultiHeadAttention", "GroupQueryAttention"])
 def test_giant_that_is_one_operator_is_not_refused(name, monkeypatch):
     monkeypatch.setattr("onnx_attest.verify.footprint.free_bytes", lambda: 16 * 10**9)

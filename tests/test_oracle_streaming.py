@@ -435,8 +435,8 @@ def test_memory_grows_with_the_length_and_not_its_square(monkeypatch):
         finally:
             tracemalloc.stop()
 
-    short, long = peak(2048), peak(4096)
-    assert long < 4096**2 * 8 / 4
+    short, long = peak(4096), peak(8192)
+    assert long < 8192**2 * 8 / 4
     assert long < 2.2 * short
 
 

@@ -451,8 +451,11 @@ class _Verification:
         return without_unreachable(planned, reachable)
 
     def _inputs_of(self, case: CaseRecord) -> Tensors:
-        given = self._plan.inputs
-        return given if given is not None else self._subject.expected.inputs(case)
+        given, expected = self._plan.inputs, self._subject.expected
+        if given is None:
+            return expected.inputs(case)
+        expected.refuse_beyond_memory({name: array.shape for name, array in given.items()})
+        return given
 
     def _run_case(self, case: CaseRecord, stages: Sequence[Stage]) -> None:
         inputs = self._inputs_of(case)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -147,8 +148,11 @@ def _whole(part: Part, shape: tuple[int, ...], cuttable: int) -> Array | None:
     return np.empty((*shape[:cuttable], *np.shape(part)[cuttable:]), np.asarray(part).dtype)
 
 
-def side_by_side(work: Callable[[Item], None], items: Sequence[Item]) -> None:
-    """Do the work on all items, on as many threads as there are cores, this one included; never inside another such work."""
+def side_by_side(work: Callable[[Item], None], items: Sequence[Item], most: int = sys.maxsize) -> None:
+    """Do the work on all items, on as many threads as there are cores, this one included; never inside another such work.
+
+    `most` is how many items may be in work at a time.
+    """
     queue, errors = iter(items), np.geterr()
 
     def run() -> None:
@@ -156,7 +160,7 @@ def side_by_side(work: Callable[[Item], None], items: Sequence[Item]) -> None:
             for item in queue:
                 work(item)
 
-    helpers = [_pool().submit(run) for _ in range(min(_threads(), len(items)) - 1)]
+    helpers = [_pool().submit(run) for _ in range(min(_threads(), len(items), most) - 1)]
     run()
     for helper in helpers:
         helper.result()

@@ -18,7 +18,7 @@ from onnx_attest.verify.oracle.streaming.panel import Panel
 from onnx_attest.verify.oracle.streaming.scores import score
 from onnx_attest.verify.oracle.streaming.sums import add_tile, fill_empty
 from onnx_attest.verify.oracle.streaming.terms import Terms
-from onnx_attest.verify.oracle.streaming.tiles import Workspace, panels, room
+from onnx_attest.verify.oracle.streaming.tiles import Workspace, panels, panels_at_a_time, room
 from onnx_attest.verify.oracle.streaming.weights import Sums
 
 Floats = NDArray[np.float64]
@@ -142,14 +142,14 @@ def attend(
                     _attend_panel(own, part, head, terms, empty_rows, work, into)
                     spare.append(work)
 
-                _each(attend_panel, list(panels(queries, keys)))
+                _each(attend_panel, list(panels(queries, keys)), panels_at_a_time(keys))
     return result
 
 
-def _each(attend_panel: Callable[[slice], None], parts: list[slice]) -> None:
-    """Attend all panels, side by side if the threads of BLAS do not do so already."""
+def _each(attend_panel: Callable[[slice], None], parts: list[slice], most: int) -> None:
+    """Attend all panels, at most so many at a time; one by one if the threads of BLAS are all cores'."""
     if one_thread_in_blas():
-        side_by_side(attend_panel, parts)
+        side_by_side(attend_panel, parts, most)
         return
     for part in parts:
         attend_panel(part)
