@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -79,9 +79,10 @@ def main() -> None:
         files = {form: write(Path(folder), form) for form in FORMS}
         ratios(files, asked.length, asked.repetitions)
         for form, path in files.items():
-            whole(form, path, asked.length)
+            whole(form, path, asked.length, FORMS[form][2])
         for form, path in files.items():
-            whole(form, path, asked.sampled)
+            whole(form, path, asked.sampled, FORMS[form][2][:1])
+            whole(form, path, asked.sampled, FORMS[form][2])
 
 
 def write(folder: Path, form: str) -> Path:
@@ -169,9 +170,9 @@ def ratios(files: Mapping[str, Path], length: int, repetitions: int) -> None:
     )
 
 
-def whole(form: str, path: Path, length: int) -> None:
-    """Print what the command says, takes and holds."""
-    runtimes = [argument for name in FORMS[form][2] for argument in ("--runtime", name)]
+def whole(form: str, path: Path, length: int, names: Sequence[str]) -> None:
+    """Print what the command says, takes and holds, on these runtimes."""
+    runtimes = [argument for name in names for argument in ("--runtime", name)]
     command = [
         str(Path(sys.executable).parent / "onnx-attest"), "verify", str(path), *runtimes, "--json",
         "--input-shapes", f"Q:[1,{length},{FEATURES}]",
@@ -186,7 +187,7 @@ def whole(form: str, path: Path, length: int) -> None:
         said = json.loads(process.stdout.read())
     took = time.monotonic() - started
     print(
-        f"{length:,} tokens, verify {form}.onnx: {said['verdict']}, {took:.1f} s, {peak / MIB:.0f} MiB in its own process"
+        f"{length:,} tokens, verify {form}.onnx on {len(names)}: {said['verdict']}, {took:.1f} s, {peak / MIB:.0f} MiB in its own process"
     )
     for cell in said["cells"]:
         over, rows = (cell["gates"].get(name, {}) for name in ("proof", "rows"))
