@@ -13,7 +13,7 @@ CHAPTER := $(addprefix --model=,sdpa self-attention mha causal sdpa-naive sdpa-u
 
 .DEFAULT_GOAL := help
 .PHONY: help verify verify-all verify-cuda web test test-slow test-lowest lint format types layers check reference conformance bench \
-	bench-oracle bench-detection bench-speed bench-check bench-cases clean
+	bench-oracle bench-detection bench-speed bench-check bench-cases bench-long clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -115,6 +115,9 @@ bench-check: $(READY)  ## what check takes on a file of 1,000 nodes
 
 bench-cases: $(READY)  ## the float64 oracle on ONNX's own node cases; writes reports/reference/operators.md
 	$(BIN)/python benchmarks/oracle_cases.py --output reports/reference/operators.md
+
+bench-long: $(READY)  ## one attention of 32,768 tokens verified whole and one of 131,072 by its rows; some minutes
+	$(BIN)/python benchmarks/long_sequences.py
 
 clean:  ## remove what was made
 	rm -rf $(VENV) $(LOWEST) $(PEERS) build dist *.egg-info reports/latest .pytest_cache .mypy_cache .ruff_cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.expected import Expected
 from onnx_attest.verify.findings import Finding, finding
-from onnx_attest.verify.gates import Judgement, Tolerance, exceeds, judge
+from onnx_attest.verify.gates import Judgement, Place, Tolerance, exceeds, judge
 from onnx_attest.verify.gauge import Gauge
 from onnx_attest.verify.noise import Measured, bits_of, noise_of
 from onnx_attest.verify.oracle.bounded import Bounded, is_floating
@@ -147,17 +148,9 @@ def run_cell(
     """
     assert stage.session is not None
     found: tuple[Finding, ...]
-    try:
-        outputs = stage.session.run(inputs)
-    except UnavailableError as error:
-        found = (finding("OA202", str(error)),)
-        return Cell(_record(subject, stage, case, "skipped", str(error), found), found), None
-    except ProcessDiedError as error:
-        return _died(subject, stage, case, error), None
-    except Exception as error:  # noqa: BLE001 - whatever a runtime raises ends this cell, not the run
-        reason = describe(error)
-        found = (finding("OA304", reason),)
-        return Cell(_record(subject, stage, case, "errored", reason, found), found), None
+    outputs = outputs_of(subject, stage, case, inputs)
+    if isinstance(outputs, Cell):
+        return outputs, None
     if isinstance(evaluation, str):
         found = (finding("OA802", evaluation),)
         return Cell(_record(subject, stage, case, "inconclusive", evaluation, found), found), outputs
@@ -193,17 +186,68 @@ def run_cell(
     return Cell(record, found, unbounded), outputs
 
 
+def outputs_of(
+    subject: Subject, stage: Stage, case: CaseRecord, inputs: Mapping[str, NDArray[Any]]
+) -> Tensors | Cell:
+    """Return what a runtime gives for a case, or the cell that says why it gives nothing."""
+    assert stage.session is not None
+    found: tuple[Finding, ...]
+    try:
+        return stage.session.run(inputs)
+    except UnavailableError as error:
+        found = (finding("OA202", str(error)),)
+        return Cell(_record(subject, stage, case, "skipped", str(error), found), found)
+    except ProcessDiedError as error:
+        return _died(subject, stage, case, error)
+    except Exception as error:  # noqa: BLE001 - whatever a runtime raises ends this cell, not the run
+        reason = describe(error)
+        found = (finding("OA304", reason),)
+        return Cell(_record(subject, stage, case, "errored", reason, found), found)
+
+
+def judged_cell(
+    subject: Subject,
+    stage: Stage,
+    case: CaseRecord,
+    judgement: Judgement,
+    *,
+    more: tuple[Finding, ...] = (),
+    undeclared: str = "",
+    bits: float | None = None,
+    rows: Mapping[str, float | None] = MappingProxyType({}),
+) -> Cell:
+    """Return the cell of outputs that were judged by their rows.
+
+    Args:
+        subject: the artifact.
+        stage: the runtime.
+        case: for the record.
+        judgement: of the rows.
+        more: what else was found.
+        undeclared: where the exact result is NaN and nobody says that it may be.
+        bits: effective ones.
+        rows: numbers about the rows, for the record.
+    """
+    found = (*judgement.findings, *more)
+    verdict: Verdict = "failed" if found else "passed"
+    reason = "; ".join(item.message for item in found)
+    if not found and undeclared:
+        verdict, reason, found = _undeclared(undeclared, outside=subject.guessed)
+    elif not found and judgement.unbounded:
+        found = (no_bound(judgement),)
+        verdict, reason = "inconclusive", found[0].message
+    record = _record(subject, stage, case, verdict, reason, found, judgement)
+    record = msgspec.structs.replace(record, gates={**record.gates, "rows": dict(rows)}, effective_bits=bits)
+    return Cell(record, found)
+
+
 def _nothing_found(
     subject: Subject, inputs: Mapping[str, NDArray[Any]], evaluation: Evaluation, judgement: Judgement
 ) -> tuple[Verdict, str, tuple[Finding, ...]]:
     """Return verdict, reason and findings where no gate found anything: passed, if that says something."""
-    if undeclared := _undeclared_nan(subject, inputs, evaluation):
+    if undeclared := undeclared_nan(subject, inputs, evaluation.outputs):
         outside = subject.guessed and not _is_the_files_own(subject, evaluation)
-        return (
-            "inconclusive" if outside else "failed",
-            undeclared,
-            (finding("OA808" if outside else "OA308", undeclared),),
-        )
+        return _undeclared(undeclared, outside=outside)
     if not _holds_a_number(evaluation):
         if subject.guessed:  # nobody asked for these sizes: others may show something
             return "skipped", _EMPTY, (finding("OA806", _EMPTY),)
@@ -212,6 +256,12 @@ def _nothing_found(
         unbounded = no_bound(judgement)
         return "inconclusive", unbounded.message, (unbounded,)
     return "passed", "", ()
+
+
+def _undeclared(text: str, *, outside: bool) -> tuple[Verdict, str, tuple[Finding, ...]]:
+    """Return verdict, reason and finding of a NaN in the exact result; `outside`: the inputs may not be the file's."""
+    code = "OA808" if outside else "OA308"
+    return "inconclusive" if outside else "failed", text, (finding(code, text),)
 
 
 def _died(subject: Subject, stage: Stage, case: CaseRecord, death: ProcessDiedError) -> Cell:
@@ -331,16 +381,24 @@ def because(cell: Cell, reason: str) -> Cell:
     return replace(cell, record=msgspec.structs.replace(cell.record, reason=text))
 
 
-def _undeclared_nan(subject: Subject, inputs: Mapping[str, NDArray[Any]], evaluation: Evaluation) -> str:
-    """Return where the exact result is NaN although the inputs are numbers and the contract does not say so."""
+def undeclared_nan(
+    subject: Subject,
+    inputs: Mapping[str, NDArray[Any]],
+    exact: Mapping[str, Bounded],
+    at: Place = lambda _, index: index,
+) -> str:
+    """Return where the exact result is NaN although the inputs are numbers and the contract does not say so.
+
+    `at` says where elements are in the whole, if these are parts of outputs.
+    """
     if subject.signature.contract.empty_rows == "nan":
         return ""
     if any(is_floating(array.dtype) and np.isnan(array).any() for array in inputs.values()):
         return ""
-    for name, reference in evaluation.outputs.items():
+    for name, reference in exact.items():
         nan = np.isnan(reference.value) if reference.is_float else np.zeros(0, bool)
         if nan.any():
-            index = [int(i) for i in np.argwhere(nan)[0]]
+            index = list(at(name, tuple(int(i) for i in np.argwhere(nan)[0])))
             return f"{name}{index} is NaN in float64 too, {int(nan.sum())} such of {nan.size}: the file itself gives it"
     return ""
 

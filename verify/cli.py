@@ -216,6 +216,14 @@ def verify(
     thorough: Annotated[
         bool, typer.Option("--thorough", help="Also cross-check the deviations by injecting noise.")
     ] = False,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            "--rows",
+            min=1,
+            help="Query rows that a long attention is verified by; all, or 4096 if that would take minutes, by default.",
+        ),
+    ] = None,
     relations_only: Annotated[
         bool,
         typer.Option(
@@ -262,6 +270,7 @@ def verify(
         time_budget_s=time_budget,
         thorough=thorough,
         relations_only=relations_only,
+        rows=rows,
     )
     artifact = read_artifact(file)
     if output is not None:

@@ -41,6 +41,7 @@ from onnx_attest.verify.finder.find import find
 from onnx_attest.verify.finder.found import Found
 from onnx_attest.verify.finding_records import finding_record, finding_records
 from onnx_attest.verify.findings import Finding, finding
+from onnx_attest.verify.footprint import free_bytes, scores_held
 from onnx_attest.verify.gates import Tolerance, judge
 from onnx_attest.verify.gauge import COARSEST_SUMS, LARGEST, Gauge, with_deviations
 from onnx_attest.verify.headroom.audit import LONGEST, Headroom, worth_telling
@@ -48,10 +49,12 @@ from onnx_attest.verify.injection import cross_check
 from onnx_attest.verify.known import Known, built_in, find_known
 from onnx_attest.verify.metamorphic.audit import Audit, disagreements
 from onnx_attest.verify.oracle.bounded import Bounded
+from onnx_attest.verify.oracle.by_rows import ByRows
 from onnx_attest.verify.oracle.graph import Evaluation
 from onnx_attest.verify.oracle.kernels import VALUES_ALONE
+from onnx_attest.verify.oracle.ops.attention import STREAMED_FROM
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
-from onnx_attest.verify.probe import with_weights
+from onnx_attest.verify.probe import NoWeightsError, with_weights
 from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CaseRecord, HeadroomRecord, RelationRecord
 from onnx_attest.verify.relations import Relations
 from onnx_attest.verify.runtimes.base import (
@@ -63,6 +66,7 @@ from onnx_attest.verify.runtimes.base import (
 )
 from onnx_attest.verify.runtimes.isolated import open_copy, prepare
 from onnx_attest.verify.runtimes.registry import registered
+from onnx_attest.verify.sampling.case import Long, judged_by_rows
 from onnx_attest.verify.segments import Places, judge_in_pieces
 from onnx_attest.verify.signature import Signature, read_signature
 from onnx_attest.verify.stability import Look, SoftmaxSeen, direct_look, look_at_softmax
@@ -112,6 +116,7 @@ class Plan:
         against: hold the file against its module in float64 even if no runtime here runs the module.
         relations_only: no reference: nothing is compared with an exact value or another party; the relations that the
             contract promises give the verdict.
+        rows: query rows that a long attention is verified by; None: all, or a sample if there are very many scores.
         on_step: told what comes next.
     """
 
@@ -131,6 +136,7 @@ class Plan:
     time_budget_s: float | None = None
     thorough: bool = False
     relations_only: bool = False
+    rows: int | None = None
     on_step: Callable[[Step], None] = lambda step: None
 
 
@@ -247,6 +253,7 @@ class _Verification:
         self._deep: set[str] = set()
         self._unreached: list[float] = []
         self._unseen: dict[str, str] = {}
+        self._sampled: dict[str, str] = {}
         self._misdeclared: list[str] = []
         self._remade: Finding | None = None
         self._related = ""
@@ -295,6 +302,8 @@ class _Verification:
                 f"the weights of {node or 'an attention'} were not looked at: there are too many to be held"
             )
             yield finding_record(self._subject, finding("OA407", text, node=node), case=where)
+        for where, text in self._sampled.items():
+            yield finding_record(self._subject, finding("OA809", text), case=where)
         for text in self._misdeclared:
             yield finding_record(self._subject, finding("OA119", text))
         yield from self._cross_check(cases)
@@ -442,14 +451,20 @@ class _Verification:
         return without_unreachable(planned, reachable)
 
     def _inputs_of(self, case: CaseRecord) -> Tensors:
-        given = self._plan.inputs
-        return given if given is not None else self._subject.expected.inputs(case)
+        given, expected = self._plan.inputs, self._subject.expected
+        if given is None:
+            return expected.inputs(case)
+        expected.refuse_beyond_memory({name: array.shape for name, array in given.items()})
+        return given
 
     def _run_case(self, case: CaseRecord, stages: Sequence[Stage]) -> None:
         inputs = self._inputs_of(case)
         if self._check is not None and fits(case):
             self._step(EXPORTER, case.id)
             self._cells.append(excuse(self._check.cell(case, inputs), self._plan.known))
+        stages = self._that_fit(case, inputs, stages)
+        if not stages or self._run_by_rows(case, inputs, stages):
+            return
         relations = self._relations(case, inputs)
         evaluations: dict[str, Evaluation | str] = {}  # runtimes of one arithmetic share theirs
         gauges: dict[str, Gauge | None] = {}
@@ -457,7 +472,7 @@ class _Verification:
         for stage in stages:
             self._step(stage.name, case.id)
             recomputed = self._recomputed(stage)
-            key = f"{stage.arithmetic.name} {stage.name if recomputed else ''}"
+            key = self._arithmetic_key(stage)
             if key not in evaluations:
                 gauges[key] = self._gauge(case, inputs, stage.arithmetic, recomputed)
                 deep = key in self._deep and gauges[key] is None
@@ -498,6 +513,52 @@ class _Verification:
             if outputs is not None and not isinstance(evaluation, str):
                 self._look(stage, case, inputs, outputs, evaluation)
         self._hold_against_original(inputs, gauges)
+
+    def _that_fit(self, case: CaseRecord, inputs: Tensors, stages: Sequence[Stage]) -> list[Stage]:
+        """Return the stages whose runtime has room for this case; of the others it is said why they are left out."""
+        free, fitting = free_bytes(), []
+        shapes = {name: array.shape for name, array in inputs.items()}
+        signature = self._subject.signature
+        for stage in stages:
+            node, needed = scores_held(stage.runtime, signature.model, shapes, signature.floating.itemsize)
+            if free is None or needed <= free:
+                fitting.append(stage)
+                continue
+            text = f"it holds all scores of {node} at once: {needed / 1e9:,.0f} GB, and {free / 1e9:,.0f} GB are free"
+            self._cells.append(skipped_case(self._subject, stage, case, finding("OA810", text)))
+        return fitting
+
+    def _run_by_rows(self, case: CaseRecord, inputs: Tensors, stages: Sequence[Stage]) -> bool:
+        """Verify a case with a long attention by blocks of its rows, or some of them; False if it is not one."""
+        expected = self._subject.expected
+        if longest_axis(self._subject.signature.contract, case.axes) ** 2 < STREAMED_FROM or expected.reason:
+            return False
+        keys = {stage.name: self._arithmetic_key(stage) for stage in stages}
+        of_key = {keys[stage.name]: stage for stage in stages}
+
+        def make(key: str) -> ByRows:
+            stage = of_key[key]
+            return expected.by_rows(inputs, with_deviations(stage.arithmetic), self._recomputed(stage))
+
+        try:
+            first = make(keys[stages[0].name])
+            if first.scores <= STREAMED_FROM:
+                return False
+            long = Long(self._subject, case, inputs, make, keys, self._plan.rows, self._step)
+            cells, sample = judged_by_rows(long, stages, first)
+        except UnsupportedOperatorError:
+            return False
+        self._cells += [excuse(cell, self._plan.known) for cell in cells]
+        self._unseen |= dict.fromkeys(first.attentions, case.id)
+        shapes = {name: layout.shape for name, layout in first.layout.items()}
+        self._misdeclared = self._misdeclared or [*misdeclared(self._subject.signature, shapes)]
+        if not sample.is_whole:
+            self._sampled[case.id] = str(sample)
+        return True
+
+    def _arithmetic_key(self, stage: Stage) -> str:
+        """Return what runtimes of one exact result share."""
+        return f"{stage.arithmetic.name} {stage.name if self._recomputed(stage) else ''}"
 
     def _has_noise_alone(self, stage: Stage, evaluation: Evaluation | str) -> bool:
         """Whether the bound says nothing and there are no nodes to look at: then the noise is worth its price anywhere."""
@@ -663,7 +724,10 @@ class _Verification:
             if len(attentions) != len(evaluation.attentions):
                 return Look("none", reason="the file writes its attention in a way that is not recognised")
         signature = self._subject.signature
-        copy, names = with_weights(signature.model, attentions, as_in_file=signature.as_in_file)
+        try:
+            copy, names = with_weights(signature.model, attentions, as_in_file=signature.as_in_file)
+        except NoWeightsError as error:
+            return Look("none", reason=str(error))
         try:
             session = open_copy(stage.runtime, self._artifact, copy, self._plan.threads)
         except Exception as error:  # noqa: BLE001 - the reason becomes the record's

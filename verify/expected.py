@@ -17,6 +17,7 @@ from onnx_attest.verify.arithmetic import OF_DTYPE, PROFILES, Arithmetic
 from onnx_attest.verify.cases import SCALED, make_inputs, shape_of
 from onnx_attest.verify.footprint import refuse_beyond_memory
 from onnx_attest.verify.oracle.bounded import Bounded
+from onnx_attest.verify.oracle.by_rows import ByRows
 from onnx_attest.verify.oracle.graph import Evaluation, GraphOracle
 from onnx_attest.verify.oracle.kernels import VALUES_ALONE
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
@@ -40,11 +41,15 @@ class Expected:
     def __init__(self, signature: Signature, original: onnx.ModelProto | None = None) -> None:
         self._signature = signature
         self._contract = signature.contract
+        self._evaluated = signature.model
         if original is not None:
             self.source, self._oracle = "original", _oracle_of(original, signature)
+            self._evaluated = original
         else:
             self.source = "specification" if self._contract.specification else "graph"
             self._oracle = _oracle(signature)
+            if self._contract.specification:
+                self._evaluated = _parse(self._contract.specification)
         self.reason = _reason(self._oracle)
         self._gains: dict[float | None, float | None] = {None: 1.0}
         self._graphs: dict[str, GraphOracle] = {}
@@ -91,6 +96,21 @@ class Expected:
             logit_factor=logit_factor,
             noise=noise,
             carry=carry,
+        )
+
+    def by_rows(
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        arithmetic: Arithmetic,
+        constants: Mapping[str, Bounded] = MappingProxyType({}),
+    ) -> ByRows:
+        """Return the reference on these inputs, to be evaluated for some query rows at a time.
+
+        Raises:
+            UnsupportedOperatorError: see `GraphOracle.by_rows`.
+        """
+        return self._oracle.by_rows(
+            {name: inputs[name] for name in self._oracle.inputs}, arithmetic, constants
         )
 
     def evaluate_graph(
@@ -165,11 +185,18 @@ class Expected:
         except UnsupportedOperatorError:
             return None
 
+    def refuse_beyond_memory(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Refuse inputs of shapes that the file, or what it is held against, has no room for.
+
+        Raises:
+            UsageError: it says how much is needed and how much there is.
+        """
+        refuse_beyond_memory(self._signature.model, shapes)
+        if self._evaluated is not self._signature.model:
+            refuse_beyond_memory(self._evaluated, {name: shapes[name] for name in self._oracle.inputs})
+
     def _make(self, case: CaseRecord, gain: float) -> Tensors:
-        refuse_beyond_memory(
-            self._signature.model,
-            {spec.name: shape_of(spec, case.axes) for spec in self._contract.inputs},
-        )
+        self.refuse_beyond_memory({spec.name: shape_of(spec, case.axes) for spec in self._contract.inputs})
         return make_inputs(self._contract, case, gain=gain, dtype=self._signature.floating)
 
 

@@ -594,6 +594,22 @@ _TABLE = (
         "Give inputs as the model sees them with --load-inputs.",
     ),
     Code(
+        "OA809", "warning", "Only some rows of a long attention were verified",
+        "Each of them was held against all keys. A fault in few of the others is not excluded: the message says how many "
+        "would have been seen, and with which confidence, for faults that are anywhere. The first and last row, those "
+        "where blocks begin, and rows that are not finite, or zero, are always among those verified.",
+        "131,072 tokens: the float64 result of all rows would take ten minutes.",
+        "Verify more with --rows N (all of them: the number of tokens), or shorter sequences whole.",
+    ),
+    Code(
+        "OA810", "warning", "A runtime would hold more than the memory that is free",
+        "It computes all scores of an attention, queries x keys, before it goes on. The case was not run there: these sizes "
+        "are untested on it.",
+        "ONNX Runtime's CPU provider with ONNX's Attention of 131,072 tokens: 69 GB. Its GroupQueryAttention, and its "
+        "MultiHeadAttention where nothing is hidden, go by blocks.",
+        "Use a form of the operator that the runtime computes by blocks, a machine with more memory, or shorter sequences.",
+    ),
+    Code(
         "OA803", "error", "A known failure did not happen",
         "known.toml excuses a failure that is no longer there; the next real one would be excused as well.",
         "An entry for an exporter bug, after the exporter was fixed.",

@@ -10,7 +10,7 @@ import onnx
 
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.environment import memory_bytes
-from onnx_attest.verify.oracle.ops.attention import STREAMED_FROM
+from onnx_attest.verify.oracle.ops.attention import STREAMED_FROM, WEIGHTS
 
 BYTES_PER_ELEMENT = 200
 """Of the largest tensor, at the peak. Measured 176 to 180 on `mha` at lengths 1000 and 1500: float64 values, bounds and
@@ -27,12 +27,48 @@ def refuse_beyond_memory(model: onnx.ModelProto, shapes: Mapping[str, tuple[int,
         UsageError: it says how much is needed and how much there is.
     """
     free = free_bytes()
-    needed = BYTES_PER_ELEMENT * largest_tensor(model, shapes)
+    name, largest = _largest(model, shapes)
+    needed = BYTES_PER_ELEMENT * largest
     if free is not None and needed > free:
         sizes = ", ".join(f"{name}:[{','.join(map(str, shape))}]" for name, shape in shapes.items())
+        alone = f" ({name} alone has {largest:,} elements)" if name and name not in shapes else ""
         raise UsageError(
-            f"verifying {sizes} takes about {needed / 1e9:,.0f} GB, and {free / 1e9:,.0f} GB are free; give smaller sizes"
+            f"verifying {sizes} takes about {needed / 1e9:,.0f} GB{alone}, and {free / 1e9:,.0f} GB are free; "
+            "give smaller sizes"
         )
+
+
+def scores_held(
+    runtime: object, model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], element_bytes: int
+) -> tuple[str, int]:
+    """Return the attention whose scores, queries x keys, a runtime would hold all at once, and their bytes; "" and 0 if none.
+
+    A runtime that has the method `holds_scores` says so of an operator, and whether anything but its keys hides keys.
+    """
+    holds = getattr(runtime, "holds_scores", None)
+    if holds is None:
+        return "", 0
+    inferred = {**shapes, **_inferred(model, shapes)}
+    held = [
+        (node.name or node.op_type, element_bytes * _scores(node, inferred))
+        for node in model.graph.node
+        if node.op_type in _FUSED and holds(_operator(node), hidden=_hides(node))
+    ]
+    return max(held, key=lambda one: one[1], default=("", 0))
+
+
+_FUSED = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
+_HIDING = ("is_causal", "unidirectional", "left_window_size", "right_window_size")
+
+
+def _operator(node: onnx.NodeProto) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+
+
+def _hides(node: onnx.NodeProto) -> bool:
+    """Whether a mask, a bias, a past or a window goes into an attention."""
+    windows = any(attribute.name in _HIDING and attribute.i > 0 for attribute in node.attribute)
+    return windows or any(node.input[3:])
 
 
 def free_bytes() -> int | None:
@@ -47,12 +83,23 @@ def free_bytes() -> int | None:
 
 def largest_tensor(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
     """Return the number of elements of the largest tensor in the graph, as far as shapes can be inferred."""
-    given = max((math.prod(shape) for shape in shapes.values()), default=0)
-    if given > 2**40:  # beyond any machine, and the sizes may be beyond what a file can say
+    return _largest(model, shapes)[1]
+
+
+def _largest(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, int]:
+    """Return the name of the largest tensor in the graph, "" inside an operator, and its elements."""
+    given = max(((name, math.prod(shape)) for name, shape in shapes.items()), key=_size, default=("", 0))
+    if given[1] > 2**40:  # beyond any machine, and the sizes may be beyond what a file can say
         return given
     inferred = {**shapes, **_inferred(model, shapes)}  # inputs too: an Attention may take them as they are
-    inside = (_scores(node, inferred) for node in model.graph.node if node.op_type == "Attention")
-    return max((*(math.prod(shape) for shape in inferred.values()), *inside), default=0)
+    inside = (("", _scores_of_oracle(node, inferred)) for node in model.graph.node if node.op_type in _FUSED)
+    return max(
+        (*((name, math.prod(shape)) for name, shape in inferred.items()), *inside), key=_size, default=("", 0)
+    )
+
+
+def _size(named: tuple[str, int]) -> int:
+    return named[1]
 
 
 def _inferred(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
@@ -93,21 +140,19 @@ def _known(values: list[onnx.ValueInfoProto]) -> Iterator[tuple[str, tuple[int, 
             yield value.name, tuple(size for size in sizes if size is not None)
 
 
+def _scores_of_oracle(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Return how many scores inside an attention the oracle holds: many are streamed, unless they are an output."""
+    scores, asked = _scores(node, shapes), len(node.output) > WEIGHTS and node.output[WEIGHTS]
+    return scores if asked else min(scores, STREAMED_FROM)
+
+
 def _scores(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Return the size of the scores inside an Attention, (batch, heads, queries, keys), 0 if it is not known."""
+    """Return the size of the scores inside an attention, (batch, heads, queries, keys), 0 if it is not known."""
     q, k = (shapes.get(name, ()) for name in [*node.input, "", ""][:2])
     if len(q) not in (3, 4) or len(k) != len(
         q
     ):  # another operator of that name, or one that no runtime takes
         return 0
-    heads = next((attribute.i for attribute in node.attribute if attribute.name == "q_num_heads"), 1)
-    scores = q[0] * (q[1] if len(q) == 4 else heads) * q[-2] * k[-2]
-    # The oracle streams these; a runtime may still hold them, with a copy or two.
-    return (
-        scores
-        if scores <= STREAMED_FROM
-        else max(STREAMED_FROM, scores * _BYTES_STREAMED // BYTES_PER_ELEMENT)
-    )
-
-
-_BYTES_STREAMED = 12
+    counts = {attribute.name: attribute.i for attribute in node.attribute}
+    heads = q[1] if len(q) == 4 else counts.get("q_num_heads") or counts.get("num_heads") or 1
+    return q[0] * heads * q[-2] * k[-2]

@@ -8,8 +8,8 @@ proven defect under the declared arithmetic (NUMERICS.md section 3).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,8 +56,20 @@ class Judgement:
         return not self.findings
 
 
+Index = tuple[int, ...]
+Place = Callable[[str, Index], Index]
+"""Where an element of an output's part is in the whole."""
+
+
+def _same(_name: str, index: Index) -> Index:
+    return index
+
+
 def judge(
-    actual: Mapping[str, NDArray[Any]], expected: Mapping[str, Bounded], dtypes: Mapping[str, np.dtype[Any]]
+    actual: Mapping[str, NDArray[Any]],
+    expected: Mapping[str, Bounded],
+    dtypes: Mapping[str, np.dtype[Any]],
+    at: Place = _same,
 ) -> Judgement:
     """Return what the gates *form* and *proof* say.
 
@@ -65,17 +77,56 @@ def judge(
         actual: what the runtime gave, by output name.
         expected: what the oracle gave, with bounds.
         dtypes: what each output must be stored as.
+        at: where elements are in the whole, if these are parts of outputs.
     """
-    form = check_form(actual, expected, dtypes)
+    form = check_form(actual, expected, dtypes, at)
     if form:
-        return Judgement(tuple(form), None, None, None, _first_misplaced(actual, expected))
+        first = _first_misplaced(actual, expected)
+        return Judgement(tuple(form), None, None, None, replace(first, index=at(first.output, first.index)))
     worst = max((_worst(name, actual[name], expected[name]) for name in expected), key=lambda w: w.ratio)
+    worst = replace(worst, index=at(worst.output, worst.index))
     differences = [_differences(actual[name], expected[name]) for name in expected]
     found = [_violation(worst)] if worst.ratio > 1 else []
     return Judgement(
         tuple(found), worst.ratio, max(a for a, _ in differences), max(r for _, r in differences), worst,
         unbounded=sum(_unbounded(reference) for reference in expected.values()),
     )  # fmt: skip
+
+
+def together(parts: Sequence[Judgement]) -> Judgement:
+    """Return what the judgements of the parts of the same outputs come to: at least one."""
+    ratios = [part.max_err_over_tau for part in parts]
+    misplaced = next((part for part in parts if part.max_err_over_tau is None), None)
+    worst = max((part.worst for part in parts), key=lambda one: one.ratio)
+    found: dict[str, tuple[Finding, int]] = {}
+    for part in parts:
+        for item in part.findings:
+            first, count = found.get(item.code, (item, 0))
+            found[item.code] = first, count + 1
+    if misplaced is None and worst.ratio > 1:
+        found["OA301"] = _violation(worst), found["OA301"][1]
+    return Judgement(
+        tuple(_counted(item, count) for item, count in found.values()),
+        None if misplaced is not None else max(ratio for ratio in ratios if ratio is not None),
+        _largest([part.max_abs_err for part in parts]),
+        _largest([part.max_rel_err for part in parts]),
+        worst if misplaced is None else misplaced.worst,
+        unbounded=sum(part.unbounded for part in parts),
+    )
+
+
+def _counted(item: Finding, count: int) -> Finding:
+    return (
+        item
+        if count == 1
+        else replace(item, message=f"{item.message} (and in {count - 1} more blocks of rows)")
+    )
+
+
+def _largest(numbers: Sequence[float | None]) -> float | None:
+    """Return the largest number, None if one is not known."""
+    known = [number for number in numbers if number is not None]
+    return max(known) if len(known) == len(numbers) else None
 
 
 def judge_value(
@@ -152,7 +203,10 @@ class Tolerance:
 
 
 def exceeds(
-    actual: Mapping[str, NDArray[Any]], expected: Mapping[str, Bounded], tolerance: Tolerance
+    actual: Mapping[str, NDArray[Any]],
+    expected: Mapping[str, Bounded],
+    tolerance: Tolerance,
+    at: Place = _same,
 ) -> list[Finding]:
     """Return what lies outside a tolerance that was asked for, an extra gate beside the bound."""
     found = []
@@ -165,34 +219,59 @@ def exceeds(
             found.append(
                 finding(
                     "OA306",
-                    f"{name}{list(index)} is off by {error[index]:.3g}, {allowed[index]:.3g} is allowed",
+                    f"{name}{list(at(name, index))} is off by {error[index]:.3g}, {allowed[index]:.3g} is allowed",
                 )
             )
     return found
 
 
 def check_form(
-    actual: Mapping[str, NDArray[Any]], expected: Mapping[str, Bounded], dtypes: Mapping[str, np.dtype[Any]]
+    actual: Mapping[str, NDArray[Any]],
+    expected: Mapping[str, Bounded],
+    dtypes: Mapping[str, np.dtype[Any]],
+    at: Place = _same,
 ) -> list[Finding]:
     """Return what the *form* gate finds: names first, then shapes and dtypes, then positions of NaN and inf."""
-    if set(actual) != set(expected):
-        message = f"outputs are {', '.join(sorted(actual))}, they should be {', '.join(sorted(expected))}"
-        return [finding("OA302", message)]
+    if names := _other_names(actual, expected):
+        return names
     found = []
     for name, reference in expected.items():
-        array = actual[name]
-        if array.shape != reference.value.shape:
-            found.append(
-                finding("OA302", f"{name}.shape is {array.shape}, it should be {reference.value.shape}")
-            )
-        elif array.dtype != dtypes[name]:
-            found.append(finding("OA302", f"{name}.dtype is {array.dtype}, it should be {dtypes[name]}"))
-        else:
-            found += _positions(name, array, reference)
+        shape = _other_shape(name, actual[name], reference.value.shape, dtypes[name])
+        found += shape or _positions(name, actual[name], reference, at)
     return found
 
 
-def _positions(name: str, actual: NDArray[Any], expected: Bounded) -> list[Finding]:
+def check_shapes(
+    actual: Mapping[str, NDArray[Any]],
+    shapes: Mapping[str, tuple[int, ...]],
+    dtypes: Mapping[str, np.dtype[Any]],
+) -> list[Finding]:
+    """Return what the *form* gate finds without looking at a number: names, shapes and dtypes."""
+    return _other_names(actual, shapes) or [
+        item
+        for name, shape in shapes.items()
+        for item in _other_shape(name, actual[name], shape, dtypes[name])
+    ]
+
+
+def _other_names(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Finding]:
+    if set(actual) == set(expected):
+        return []
+    message = f"outputs are {', '.join(sorted(actual))}, they should be {', '.join(sorted(expected))}"
+    return [finding("OA302", message)]
+
+
+def _other_shape(
+    name: str, actual: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> list[Finding]:
+    if actual.shape != shape:
+        return [finding("OA302", f"{name}.shape is {actual.shape}, it should be {shape}")]
+    if actual.dtype != dtype:
+        return [finding("OA302", f"{name}.dtype is {actual.dtype}, it should be {dtype}")]
+    return []
+
+
+def _positions(name: str, actual: NDArray[Any], expected: Bounded, at: Place) -> list[Finding]:
     if not expected.is_float:
         return []
     found = []
@@ -201,7 +280,7 @@ def _positions(name: str, actual: NDArray[Any], expected: Bounded) -> list[Findi
             index = tuple(int(i) for i in np.argwhere(wrong)[0])
             there = "has" if _IS[label](actual[index]) else "lacks"
             found.append(
-                finding("OA303", f"{name}{list(index)} {there} {label}, {int(wrong.sum())} such of {wrong.size}; "
+                finding("OA303", f"{name}{list(at(name, index))} {there} {label}, {int(wrong.sum())} such of {wrong.size}; "
                                  f"exact: {expected.value[index]:.6g}")
             )  # fmt: skip
     return found

@@ -296,6 +296,18 @@ def noise_of(actual: Arrays, exact: Mapping[str, Bounded], arithmetic: Arithmeti
     return Noise(math.sqrt(total / count) if count else 0.0, math.sqrt(largest), count, floored)
 
 
+def noise_together(parts: Sequence[Noise]) -> Noise:
+    """Return the noise of all elements from that of the parts they are in."""
+    count = sum(part.count for part in parts)
+    total = sum(part.rms_z**2 * part.count for part in parts)
+    return Noise(
+        math.sqrt(total / count) if count else 0.0,
+        max((part.max_z for part in parts), default=0.0),
+        count,
+        sum(part.floored for part in parts),
+    )
+
+
 def _moved(after: Floats, before: Floats) -> Floats:
     """Return the derivative from a step; what float64 itself may have rounded is none."""
     with np.errstate(invalid="ignore"):  # of infinities; they are left out

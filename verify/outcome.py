@@ -48,11 +48,14 @@ def conclude(
 
 def _verdicts(records: Sequence[AnyRecord]) -> Iterable[Verdict]:
     # Beside cells, whose reference judged what a relation's bounds are too wide for, it need not be conclusive.
-    beside = any(isinstance(record, CellRecord) and record.verdict == "passed" for record in records)
+    cells = [record for record in records if isinstance(record, CellRecord)]
+    beside = any(cell.verdict == "passed" for cell in cells)
+    # Nor does it pass a run by itself, at a size of its own, of which the cases that were asked for were left out.
+    left_out = not beside and any(cell.verdict == "skipped" and cell.case is not None for cell in cells)
     for record in records:
         if isinstance(record, CellRecord | StabilityRecord) and not record.known:
             yield record.verdict
-        if isinstance(record, RelationRecord) and _counts(record, beside=beside):
+        if isinstance(record, RelationRecord) and _counts(record, beside=beside, left_out=left_out):
             yield record.verdict
         # A file that is as asked proves nothing of its numbers: it does not pass a run, but it can fail it.
         # The same holds for a softmax alone, and for the chapter's statements.
@@ -68,8 +71,9 @@ def _verdicts(records: Sequence[AnyRecord]) -> Iterable[Verdict]:
             yield record.verdict
 
 
-def _counts(record: RelationRecord, *, beside: bool) -> bool:
-    return record.counts and not record.known and not (beside and record.verdict == "inconclusive")
+def _counts(record: RelationRecord, *, beside: bool, left_out: bool) -> bool:
+    idle = (beside and record.verdict == "inconclusive") or (left_out and record.verdict == "passed")
+    return record.counts and not record.known and not idle
 
 
 def _absent(records: Sequence[AnyRecord], name: str) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from onnx_attest.verify.oracle.program import AttentionSeen
+from onnx_attest.verify.oracle.program import AttentionSeen, domain_of
 from onnx_attest.verify.oracle.types import Types
 
 _WEIGHTS_OUTPUT, _WEIGHTS_MODE = 3, 3
@@ -39,6 +39,10 @@ class Copy:
         return bytes(self.model.SerializeToString() + self.more)
 
 
+class NoWeightsError(Exception):
+    """An operator does not give its weights, whatever the graph asks it for."""
+
+
 def with_weights(
     model: onnx.ModelProto, attentions: Sequence[AttentionSeen], *, as_in_file: bool
 ) -> tuple[Copy, tuple[str, ...]]:
@@ -46,6 +50,9 @@ def with_weights(
 
     The file under test stays as it is; an extra output can keep an optimiser from fusing, which is why the outputs
     that are judged never come from this copy.
+
+    Raises:
+        NoWeightsError: an attention is an operator that gives none.
     """
     probed = model
     if not all(seen.weights for seen in attentions):  # an operator has to be asked for them
@@ -95,8 +102,17 @@ def _weights_name(graph: onnx.GraphProto, seen: AttentionSeen, index: int) -> st
     if seen.weights:
         return seen.weights
     node = next(
-        node for node in graph.node if node.op_type == "Attention" and node.output[0] == seen.output_name
+        (
+            node
+            for node in graph.node
+            if node.op_type == "Attention"
+            and not domain_of(node.domain)
+            and node.output[0] == seen.output_name
+        ),
+        None,
     )
+    if node is None:
+        raise NoWeightsError(f"{seen.node} is an operator that cannot be asked for its weights")
     while len(node.output) <= _WEIGHTS_OUTPUT:
         node.output.append("")
     if not node.output[_WEIGHTS_OUTPUT]:

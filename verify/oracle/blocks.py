@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -26,6 +27,7 @@ Array = NDArray[Any]
 Part = Array | float | None
 Place = tuple[slice, ...]
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 _LEAST = 2**17
 """Elements from which on blocks are worth their calls."""
@@ -61,7 +63,7 @@ def in_blocks(
                 _cut(result, place, len(shape))[...] = part  # type: ignore[index]
 
     fill(places[0], first)
-    _side_by_side(lambda place: fill(place, at(place)), places[1:])
+    side_by_side(lambda place: fill(place, at(place)), places[1:])
     return results
 
 
@@ -72,7 +74,7 @@ def over_blocks(function: Callable[..., Result], operands: Sequence[Part]) -> li
     if len(places) < 2:
         return [function(*operands)]
     results: list[Result] = []
-    _side_by_side(
+    side_by_side(
         lambda place: results.append(function(*(_cut(one, place, len(shape)) for one in operands))), places
     )
     return results
@@ -89,7 +91,7 @@ def matmul(a: Array, b: Array) -> Array:
         or b.ndim < 2
         or a.size * b.shape[-1] < _LEAST_PRODUCTS
         or _threads() == 1
-        or not _one_thread_in_blas()
+        or not one_thread_in_blas()
     ):
         return np.asarray(np.matmul(a, b))
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -106,11 +108,12 @@ def matmul(a: Array, b: Array) -> Array:
         left, right = _cut(a, place, len(place) + 1), _cut(b, place[:-1], len(place) + 1)
         np.matmul(left, right, out=result[place])  # type: ignore[arg-type]
 
-    _side_by_side(work, places)
+    side_by_side(work, places)
     return result
 
 
-def _one_thread_in_blas() -> bool:
+def one_thread_in_blas() -> bool:
+    """Whether NumPy's products are left to one thread, so that other threads do not wait for BLAS' own."""
     return "1" in (os.environ.get("OPENBLAS_NUM_THREADS"), os.environ.get("OMP_NUM_THREADS"))
 
 
@@ -145,16 +148,19 @@ def _whole(part: Part, shape: tuple[int, ...], cuttable: int) -> Array | None:
     return np.empty((*shape[:cuttable], *np.shape(part)[cuttable:]), np.asarray(part).dtype)
 
 
-def _side_by_side(work: Callable[[Place], None], places: Sequence[Place]) -> None:
-    """Do the work at all places, on as many threads as there are cores, this one included."""
-    queue, errors = iter(places), np.geterr()
+def side_by_side(work: Callable[[Item], None], items: Sequence[Item], most: int = sys.maxsize) -> None:
+    """Do the work on all items, on as many threads as there are cores, this one included; never inside another such work.
+
+    `most` is how many items may be in work at a time.
+    """
+    queue, errors = iter(items), np.geterr()
 
     def run() -> None:
         with np.errstate(**errors):  # a thread has its own
-            for place in queue:
-                work(place)
+            for item in queue:
+                work(item)
 
-    helpers = [_pool().submit(run) for _ in range(min(_threads(), len(places)) - 1)]
+    helpers = [_pool().submit(run) for _ in range(min(_threads(), len(items), most) - 1)]
     run()
     for helper in helpers:
         helper.result()

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
 from onnx_attest.verify.oracle.bounded import Bounded, exact
+from onnx_attest.verify.oracle.by_rows import ByRows
 from onnx_attest.verify.oracle.kernels import Kernel
 from onnx_attest.verify.oracle.ops.operator import Node, is_short
 from onnx_attest.verify.oracle.program import AttentionSeen, Program, Run, Settings, constants_in, domain_of
@@ -134,6 +135,25 @@ class GraphOracle:
         if key not in self._stored:
             self._stored[key] = {name: _as_stored(c, kernel) for name, c in self._program.constants.items()}
         return self._stored[key]
+
+    def by_rows(
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        arithmetic: Arithmetic,
+        constants: Mapping[str, Bounded] = MappingProxyType({}),
+    ) -> ByRows:
+        """Return the graph on these inputs, to be evaluated for some query rows of its attention at a time.
+
+        Raises:
+            UnsupportedOperatorError: it has no attention as one operator, or one whose rows cannot be told apart; or
+                something that the oracle does not have.
+        """
+        held = {**self._program.constants, **constants}
+        if arithmetic.deviations:
+            held = {name: _spread(constant) for name, constant in held.items()}
+        known = {name: given(value) for name, value in inputs.items()} | held
+        with np.errstate(all="ignore"):
+            return ByRows(self._program, known, arithmetic, partial(self._loaded, arithmetic=arithmetic))
 
     def evaluate(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -119,6 +120,17 @@ class Program:
         used = {name for node in self.nodes for name in _needed(node)}
         return {name for name in (*used, *self.outputs) if name} - made
 
+    def is_deferred(self, name: str) -> bool:
+        """Whether a value is a constant that is not held."""
+        return name in self._deferred
+
+    def part(self, nodes: Sequence[Node], outputs: Sequence[str]) -> Program:
+        """Return some of the nodes as a graph of its own that gives these values."""
+        other = copy(self)
+        other.nodes, other.outputs = list(nodes), list(outputs)
+        other._last_use = other._last_uses()
+        return other
+
     def unsupported(self) -> Iterator[str]:
         """Yield the operators that the oracle does not have."""
         for node in self.nodes:
@@ -203,7 +215,12 @@ def _enter(scope: Scope, run: Run, body: Program, arguments: Sequence[Value]) ->
     return [outputs[name] for name in body.outputs]
 
 
-def _result(node: Node, known: Scope, arithmetic: Arithmetic) -> dict[str, Value]:
+def result_of(node: Node, known: Scope, arithmetic: Arithmetic) -> dict[str, Value]:
+    """Return what a node gives, from what is known.
+
+    Raises:
+        UnsupportedOperatorError: an operator, or a form of one, that the oracle does not have.
+    """
     operator = OPERATORS.get(node.operator)
     if operator is None:
         raise UnsupportedOperatorError(f"the oracle does not have the operator {node.operator}")
@@ -226,7 +243,7 @@ def _is_weights(value: Value) -> bool:
 
 def _result_or_observed(node: Node, known: Scope, arithmetic: Arithmetic, run: Run) -> dict[str, Value]:
     try:
-        return _result(node, known, arithmetic)
+        return result_of(node, known, arithmetic)
     except UnsupportedOperatorError as error:
         if run.on_missing is None:
             raise

@@ -61,6 +61,11 @@ class Isolated:
         """Return the profile that it is declared to compute a graph of this dtype in."""
         return self.runtime.arithmetic(dtype)
 
+    def holds_scores(self, operator: str, *, hidden: bool) -> bool:
+        """Whether it holds all scores of a fused attention at once, as far as it says."""
+        holds = getattr(self.runtime, "holds_scores", None)
+        return holds is not None and bool(holds(operator, hidden=hidden))
+
     def start(self) -> None:
         """Start the process and let it import the runtime, without waiting for it."""
         request = self._availability_asked()

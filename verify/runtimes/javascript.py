@@ -56,6 +56,10 @@ class JavaScriptRuntime:
     browser: bool = False
     time_limit_s: float = _LIMIT_S
 
+    def holds_scores(self, operator: str, *, hidden: bool) -> bool:
+        """Whether all scores of a fused attention are held at once."""
+        return operator == "Attention"
+
     @property
     def backend(self) -> str:
         """The execution provider, as JavaScript calls it."""

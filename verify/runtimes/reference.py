@@ -26,6 +26,10 @@ class ReferenceRuntime:
         """Return the declared profile: NumPy rounds every operation to the short format, in bfloat16 every sum too."""
         return {"float16": "fp16-steps", "bfloat16": "bf16-acc"}.get(dtype, OF_DTYPE[dtype])
 
+    def holds_scores(self, operator: str, *, hidden: bool) -> bool:
+        """Whether all scores of a fused attention are held at once: always."""
+        return True
+
     def availability(self) -> Availability:
         """Say that it works: onnx is a hard dependency."""
         import onnx

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ from onnx_attest.verify.oracle.ops.operator import (
     integers,
     optional,
     required,
+    rows_of,
 )
 from onnx_attest.verify.oracle.streaming import OperandErrors, attend
 
@@ -77,13 +79,14 @@ def _attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bound
         heads, kv_heads = _head_counts(node)
         q, k, v = split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
     k, v = extended(optional(inputs, 4), k), extended(optional(inputs, 5), v)
+    queries, q = q.value.shape[-2], rows_of(q, node.rows)
     precision = _with_softmax_in(node.get("softmax_precision"), arithmetic)
     scale = scale_of(node, q.value.shape[-1])
     mode = node.get("qk_matmul_output_mode", PRODUCT)
     if _is_streamed(node, q, k, arithmetic, precision):
-        output = _streamed(node, inputs, q, k, v, arithmetic, scale)
+        output = _streamed(node, inputs, q, k, v, arithmetic, scale, queries)
         return [merged_heads(output) if three_axes else output, k, v]
-    allowed, bias = _mask(node, inputs, q.value.shape[-2], k.value.shape[-2])
+    allowed, bias = _mask(node, inputs, queries, k.value.shape[-2])
     keys, values = (repeated_heads(part, q.value.shape[1]) for part in (k, v))
     softcap = node.get("softcap", 0.0)
     output, weights = attention(
@@ -115,32 +118,81 @@ STREAMED_FROM = 2**23
 
 
 def _is_streamed(node: Node, q: Bounded, k: Bounded, arithmetic: Arithmetic, precision: Arithmetic) -> bool:
-    asked = len(node.outputs) > WEIGHTS and node.outputs[WEIGHTS]
-    count = int(np.prod(q.value.shape[:-1], dtype=np.int64)) * k.value.shape[-2]
-    return count > STREAMED_FROM and not asked and precision is arithmetic and arithmetic.kernel is None
+    asked = len(node.outputs) > WEIGHTS and bool(node.outputs[WEIGHTS])
+    possible = not asked and precision is arithmetic and arithmetic.kernel is None
+    if node.rows is not None and not possible:
+        raise UnsupportedOperatorError(
+            "some rows of an Attention that gives its weights, or has a softmax_precision"
+        )
+    return possible and (node.rows is not None or are_many(q, k))
+
+
+def are_many(q: Bounded, k: Bounded) -> bool:
+    """Whether there are too many scores, of all heads together, to be held."""
+    return bool(math.prod(q.value.shape[:-1]) * k.value.shape[-2] > STREAMED_FROM)
 
 
 def _streamed(
-    node: Node, inputs: Inputs, q: Bounded, k: Bounded, v: Bounded, arithmetic: Arithmetic, scale: Bounded
+    node: Node,
+    inputs: Inputs,
+    q: Bounded,
+    k: Bounded,
+    v: Bounded,
+    arithmetic: Arithmetic,
+    scale: Bounded,
+    queries: int,
 ) -> Bounded:
-    """Return the output without holding queries x keys numbers, but for a mask that is given."""
-    left, right = node.get("left_window_size", -1), node.get("right_window_size", -1)
-    by_position = bool(node.get("is_causal", 0)) and right < 0 and optional(inputs, 6) is None
+    """Return the output without holding queries x keys numbers, but for a mask that is given; `queries` are all."""
+    causal, window = None, None
+    if optional(inputs, 6) is None:  # told by two numbers, and not by a mask
+        causal, window = _as_numbers(node, inputs, queries, k.value.shape[-2])
+        node = replace(
+            node, attributes={**node.attributes, **dict.fromkeys(_BY_POSITION, -1), "is_causal": 0}
+        )
+    allowed, bias = _mask(node, inputs, queries, k.value.shape[-2])
+    return streamed(
+        q, k, v, arithmetic, scale=scale, bias=bias, allowed=None if allowed is None else allowed.value,
+        causal=causal, window=window, softcap=node.get("softcap", 0.0),
+        empty_rows="zero" if node.empty_rows == "unknown" else node.empty_rows, rows=node.rows,
+    )  # fmt: skip
+
+
+_BY_POSITION = ("left_window_size", "right_window_size")
+
+
+def _as_numbers(node: Node, inputs: Inputs, queries: int, keys: int) -> tuple[int | None, int | None]:
+    """Return what is_causal and the windows of opset 25 are as `causal` and `window` of the streaming attention."""
     past = optional(inputs, 4)
-    if by_position:  # told by two numbers, and not by a mask
-        given = replace(node, attributes={**node.attributes, "is_causal": 0, "left_window_size": -1})
-        allowed, bias = _mask(given, inputs, q.value.shape[-2], k.value.shape[-2])
-    else:
-        allowed, bias = _mask(node, inputs, q.value.shape[-2], k.value.shape[-2])
+    offset = 0 if past is None else past.value.shape[2]
+    left, right = (node.get(name, -1) for name in _BY_POSITION)
+    if node.get("is_causal", 0):
+        right = 0
+    if right < 0 and left < 0:
+        return None, None
+    ahead = right if right >= 0 else queries + keys  # beyond every key
+    return offset + ahead, left + ahead + 1 if left >= 0 else None
+
+
+def streamed(
+    q: Bounded,
+    k: Bounded,
+    v: Bounded,
+    arithmetic: Arithmetic,
+    *,
+    scale: Bounded,
+    bias: Bounded | None,
+    allowed: NDArray[np.bool_] | None,
+    causal: int | None,
+    window: int | None,
+    softcap: float,
+    empty_rows: str,
+    rows: NDArray[np.intp] | None,
+) -> Bounded:
+    """Return `attend` of operands with errors: q, bias and allowed are of the rows that are asked for."""
     seen = attend(
         q.value, k.value, v.value, arithmetic,
-        scale=float(scale.value[0]),
-        bias=None if bias is None else bias.value,
-        allowed=None if allowed is None else allowed.value,
-        causal=(0 if past is None else past.value.shape[2]) if by_position else None,
-        window=left + 1 if by_position and left >= 0 else None,
-        softcap=node.get("softcap", 0.0),
-        empty_rows="zero" if node.empty_rows == "unknown" else node.empty_rows,
+        scale=float(scale.value[0]), bias=None if bias is None else bias.value, allowed=allowed,
+        causal=causal, window=window, softcap=softcap, empty_rows=empty_rows, rows=rows,
         errors=OperandErrors(
             q.error, k.error, v.error, None if bias is None else bias.error, float(np.max(scale.errors()))
         ),
@@ -187,16 +239,20 @@ def scale_of(node: Node, head_size: int) -> Bounded:
 
 
 def _mask(node: Node, inputs: Inputs, queries: int, keys: int) -> tuple[Bounded | None, Bounded | None]:
-    """Return which keys each query may attend and what is added to its scores, None for all and nothing."""
+    """Return which keys each query may attend and what is added to its scores, None for all and nothing.
+
+    Of `queries` in all, those that the node is asked for.
+    """
     mask, padded_to = optional(inputs, 3), keys if node.opset >= _SINCE_PADDED_MASKS else 0
     conditions = list(_positions_allowed(node, inputs, queries, keys))
     if mask is not None and mask.value.dtype == np.bool_:
-        conditions.append(_padded(mask.value, padded_to, hidden=False))
+        conditions.append(_padded(rows_of(mask, node.rows).value, padded_to, hidden=False))
     elif mask is not None and not mask.is_float:
         raise UnsupportedOperatorError("Attention with a mask of integers, to which ONNX gives no meaning")
     allowed = Bounded(functools.reduce(np.logical_and, conditions)) if conditions else None
     if mask is None or not mask.is_float:
         return allowed, None
+    mask = rows_of(mask, node.rows)
     error, variance = (
         None if own is None else _padded(np.broadcast_to(own, mask.value.shape), padded_to, hidden=0.0)
         for own in (mask.error, mask.variance)
@@ -214,7 +270,8 @@ def _positions_allowed(node: Node, inputs: Inputs, queries: int, keys: int) -> I
     offset: Any = 0 if past is None else past.value.shape[2]
     if lengths is not None:
         offset = lengths - queries
-    position, key = np.arange(queries)[:, None] + offset, np.arange(keys)
+    standing = np.arange(queries) if node.rows is None else node.rows
+    position, key = standing[:, None] + offset, np.arange(keys)
     left, right = node.get("left_window_size", -1), node.get("right_window_size", -1)
     if node.get("is_causal", 0):
         yield key <= position

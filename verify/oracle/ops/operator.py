@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle.bounded import Array, Bounded
@@ -29,7 +30,8 @@ class Node:
     `attribute_error` is how far a floating attribute may be from what was meant, relative to it: ONNX has float32
     attributes only. `logit_factor` scales what goes into a softmax, to see what the outputs make of it.
     `type_of` gives the element type of a value by its name, 0 where it is unknown: floats are float64 here whatever
-    they are in the file. `enter` evaluates a graph that is an attribute, with what is known around the node.
+    they are in the file. `rows` says which of its queries an attention is asked for, in increasing order, None for all:
+    its inputs are those of all. `enter` evaluates a graph that is an attribute, with what is known around the node.
     It remembers which attributes an operator asked for: one that nobody asked for changes the meaning of the node
     unseen, as the attributes of a later opset would.
     """
@@ -43,6 +45,7 @@ class Node:
     empty_rows: str = "unknown"
     attribute_error: float = 0.0
     logit_factor: float = 1.0
+    rows: NDArray[np.intp] | None = field(default=None, compare=False, repr=False)
     type_of: Callable[[str], int] = field(default=lambda name: 0, compare=False, repr=False)
     enter: Callable[[Any, Sequence[Value]], list[Value]] = field(default=_nowhere, compare=False, repr=False)
     asked: set[str] = field(default_factory=set, compare=False, repr=False)
@@ -67,6 +70,15 @@ class Node:
         unasked = sorted(set(self.attributes) - self.asked)
         if unasked:
             raise UnsupportedOperatorError(f"{self.operator} with the attribute {', '.join(unasked)}")
+
+
+def rows_of(a: Bounded, rows: NDArray[np.intp] | None) -> Bounded:
+    """Return the rows that are asked for of (..., rows, columns); one row is that of all."""
+    if rows is None or a.value.shape[-2] == 1:
+        return a
+    first, last = int(rows[0]), int(rows[-1])
+    run: Any = slice(first, last + 1) if last - first + 1 == len(rows) else rows
+    return a.moved(lambda array: array[..., run, :])
 
 
 _SHORT = 2.0**12

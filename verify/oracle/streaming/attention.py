@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic
+from onnx_attest.verify.oracle.blocks import one_thread_in_blas, side_by_side
 from onnx_attest.verify.oracle.streaming.bound import bound_of, deviation_of
 from onnx_attest.verify.oracle.streaming.masks import Masks, part_of
 from onnx_attest.verify.oracle.streaming.operands import TAME, KeyHead, Queries
@@ -16,7 +18,7 @@ from onnx_attest.verify.oracle.streaming.panel import Panel
 from onnx_attest.verify.oracle.streaming.scores import score
 from onnx_attest.verify.oracle.streaming.sums import add_tile, fill_empty
 from onnx_attest.verify.oracle.streaming.terms import Terms
-from onnx_attest.verify.oracle.streaming.tiles import Workspace, panels, room
+from onnx_attest.verify.oracle.streaming.tiles import Workspace, panels, panels_at_a_time, room
 from onnx_attest.verify.oracle.streaming.weights import Sums
 
 Floats = NDArray[np.float64]
@@ -69,6 +71,7 @@ def attend(
     softcap: float = 0.0,
     empty_rows: str = "zero",
     errors: OperandErrors | None = None,
+    rows: NDArray[np.intp] | None = None,
 ) -> Attended:
     """Return softmax(cap(scale q k^T) + bias) v with its bound, deviation and scale direction.
 
@@ -76,7 +79,8 @@ def attend(
     kv_heads divides heads, and query head h uses key head h // (heads / kv_heads). bias and allowed broadcast to
     (..., heads, queries, keys). cap(s) = softcap tanh(s / softcap); 0 leaves it out.
 
-    Query i stands at position p = i + (causal or 0). With `causal`, the number of keys before the first query, it
+    Query i stands at position p = i + (causal or 0), or at rows[i] + (causal or 0) where `rows`, increasing, says which
+    of many queries these are. With `causal`, the number of keys before the first query, it
     sees keys j <= p; with `window` only those with j > p - window. A mask of finite numbers is a bias like any
     other: a row in which one huge number hides every key has equal weights. A row with no key at all follows
     `empty_rows`: `zero`, `mean` of all values, or else NaN.
@@ -87,7 +91,7 @@ def attend(
     if q.ndim == 2:
         whole = attend(
             q[None], k[None], v[None], arithmetic, scale=scale, bias=bias, allowed=allowed, causal=causal,
-            window=window, softcap=softcap, empty_rows=empty_rows, errors=errors,
+            window=window, softcap=softcap, empty_rows=empty_rows, errors=errors, rows=rows,
         )  # fmt: skip
         return Attended(*(getattr(whole, name)[0] for name in Attended.__slots__))
     errors = errors or OperandErrors()
@@ -103,7 +107,7 @@ def attend(
     )
     k, v = np.broadcast_to(k, (*of_keys, d)), np.broadcast_to(v, (*of_keys, v.shape[-1]))
     masks = Masks(
-        _spread(allowed, full), _spread(bias, full), _spread(errors.bias, full), causal, window, queries, keys
+        _spread(allowed, full), _spread(bias, full), _spread(errors.bias, full), causal, window, keys, rows
     )
     terms = Terms.of(arithmetic, d, keys, scale, errors.scale, softcap, biased=bias is not None)
     result = Attended(
@@ -111,7 +115,7 @@ def attend(
         *(np.empty((*lead, queries)) for _ in range(2)),
     )
     group = lead[-1] // k.shape[-3]
-    workspace = Workspace.of(queries, keys, d, v.shape[-1])
+    workspace, spare = Workspace.of_head(keys, d, v.shape[-1]), list[Workspace]()
     # Overflow and NaN belong to masked garbage and to bounds that say nothing; each is dealt with where it arises.
     with np.errstate(all="ignore"):
         for index in np.ndindex(k.shape[:-2]):
@@ -130,9 +134,25 @@ def attend(
             for at in members:
                 own = Queries(q[at], part_of(q_error, at), masks.of_head(at))
                 into = Attended(*(getattr(result, name)[at] for name in Attended.__slots__))
-                for rows in panels(queries, keys):
-                    _attend_panel(own, rows, head, terms, empty_rows, workspace, into)
+
+                def attend_panel(
+                    part: slice, own: Queries = own, head: KeyHead = head, into: Attended = into
+                ) -> None:
+                    work = spare.pop() if spare else Workspace.of_panel(queries, keys)
+                    _attend_panel(own, part, head, terms, empty_rows, work, into)
+                    spare.append(work)
+
+                _each(attend_panel, list(panels(queries, keys)), panels_at_a_time(keys))
     return result
+
+
+def _each(attend_panel: Callable[[slice], None], parts: list[slice], most: int) -> None:
+    """Attend all panels, at most so many at a time; one by one if the threads of BLAS are all cores'."""
+    if one_thread_in_blas():
+        side_by_side(attend_panel, parts, most)
+        return
+    for part in parts:
+        attend_panel(part)
 
 
 def _spread(array: Any, shape: tuple[int, ...]) -> Any:

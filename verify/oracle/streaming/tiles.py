@@ -12,8 +12,11 @@ from numpy.typing import DTypeLike, NDArray
 
 Array = NDArray[Any]
 
-PANEL_ROWS, PANEL_SIZE, TILE = 384, 2**20, 240
-"""Rows of a panel, logits in it that may shorten it, keys of a tile: the fastest of those tried with 1 MiB of L2."""
+PANEL_ROWS, PANEL_SIZE, TILE = 384, 2**23, 240
+"""Rows of a panel, logits in it that may shorten it, keys of a tile: the fastest of those tried with 1 MiB of L2. Few rows
+cost more than their share: at 32,768 keys, 32 of them take 1.8 times as long a row as 256 do, and 64 take 1.4 times."""
+_LEAST_ROWS, _PANELS = 128, 2**26
+"""Rows of a panel at least; logits of all panels that are in work at a time, 8 bytes each, on however many cores."""
 _BLOCK, _SMALL = 64, 10**6
 """Rows of a product's block, and multiply-adds up to which OpenBLAS does not pack the factors (AVX-512). A block of 240
 keys and 64 features is just below: a tenth faster in float32, a sixth in float64, than the product of a whole tile."""
@@ -32,7 +35,12 @@ def panels(queries: int, keys: int) -> Iterator[slice]:
 
 
 def _rows(keys: int) -> int:
-    return max(32, min(PANEL_ROWS, PANEL_SIZE // max(keys, 1) // _BLOCK * _BLOCK))
+    return max(min(_LEAST_ROWS, PANEL_ROWS), min(PANEL_ROWS, PANEL_SIZE // max(keys, 1) // _BLOCK * _BLOCK))
+
+
+def panels_at_a_time(keys: int) -> int:
+    """Return how many panels may be in work at a time."""
+    return max(1, _PANELS // (_rows(keys) * max(keys, 1)))
 
 
 def tiles(width: int) -> Iterator[slice]:
@@ -108,11 +116,15 @@ class Workspace:
     flat: dict[tuple[str, Any], Array] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, queries: int, keys: int, d: int, d_v: int) -> Workspace:
-        """Return one with a chunk for what an attention without masks takes."""
+    def of_head(cls, keys: int, d: int, d_v: int) -> Workspace:
+        """Return one with a chunk for what the keys and values of a head take."""
+        return cls(room((keys + _SKEW) * (16 * (d + 1) + 28 * d_v), np.uint8))
+
+    @classmethod
+    def of_panel(cls, queries: int, keys: int) -> Workspace:
+        """Return one with a chunk for what a panel of an attention without masks takes."""
         rows = min(queries, _rows(keys))
-        of_panel = 8 * rows * (keys + _SKEW) + 24 * rows * longest_tile(keys)
-        return cls(room(of_panel + (keys + _SKEW) * (16 * (d + 1) + 28 * d_v), np.uint8))
+        return cls(room(8 * rows * (keys + _SKEW) + 24 * rows * longest_tile(keys), np.uint8))
 
     def take(self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
         """Return an array of this shape with anything in it; the next of this name overwrites it."""

@@ -11,7 +11,7 @@ from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.attention import attention, scores
 from onnx_attest.verify.oracle.bounded import Bounded
-from onnx_attest.verify.oracle.ops.attention import repeated_heads, scale_of
+from onnx_attest.verify.oracle.ops.attention import are_many, repeated_heads, scale_of, streamed
 from onnx_attest.verify.oracle.ops.operator import Inputs, Node, UnsupportedOperatorError, optional
 
 _DECLARED = ("nan", "zero", "mean")
@@ -21,8 +21,12 @@ _DECLARED = ("nan", "zero", "mean")
 class Attended:
     """What queries meet: keys and values (batch, kv heads, keys, size), and what is added to the scores or hides them.
 
+    Queries, and what is of each of them, are those that the node is asked for.
+
     Attributes:
         padding: keys that a finite number hides, for those who ask which keys are masked.
+        causal, window: what position hides beside `allowed`, as the streaming attention has it.
+        rows: where the queries stand, None: one behind the other from 0 on.
     """
 
     q: Bounded
@@ -33,6 +37,9 @@ class Attended:
     allowed: NDArray[np.bool_] | None = None
     padding: NDArray[np.bool_] | None = None
     softcap: float = 0.0
+    causal: int | None = None
+    window: int | None = None
+    rows: NDArray[np.intp] | None = None
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -40,8 +47,46 @@ class Attended:
         batch, heads, queries, _ = self.q.value.shape
         return batch, heads, queries, self.k.value.shape[2]
 
-    def outcome(self, node: Node, arithmetic: Arithmetic) -> tuple[Bounded, Bounded]:
-        """Return the output (batch, heads, queries, size) and the weights."""
+    def outcome(
+        self, node: Node, arithmetic: Arithmetic, *, shown: bool = False
+    ) -> tuple[Bounded, Bounded | None]:
+        """Return the output (batch, heads, queries, size), and the weights unless there are too many to be held.
+
+        Args:
+            node: the operator.
+            arithmetic: of the runtime.
+            shown: whether the graph asks for weights or scores.
+        """
+        if node.rows is not None and shown:
+            raise UnsupportedOperatorError(f"some rows of a {node.operator} that gives its weights or scores")
+        many = node.rows is not None or are_many(self.q, self.k)
+        if many and not shown and arithmetic.kernel is None:
+            return self._streamed(node, arithmetic), None
+        return self.written_out()._held(node, arithmetic)
+
+    def written_out(self) -> Attended:
+        """Return the same with what position hides as a mask."""
+        if self.causal is None and self.window is None:
+            return self
+        *_, queries, keys = self.shape
+        standing = np.arange(queries) if self.rows is None else self.rows
+        position, key = (standing + (self.causal or 0))[:, None], np.arange(keys)
+        seen = np.ones((queries, keys), bool) if self.causal is None else key <= position
+        if self.window is not None:
+            seen = seen & (key > position - self.window)
+        allowed = seen[None, None] if self.allowed is None else self.allowed & seen
+        return replace(self, allowed=allowed, causal=None, window=None)
+
+    def _streamed(self, node: Node, arithmetic: Arithmetic) -> Bounded:
+        by_policy = self.padding is not None and node.empty_rows in _DECLARED
+        own = self.written_out() if by_policy else self
+        return streamed(
+            own.q, own.k, own.v, arithmetic, scale=own.scale, bias=own.bias,
+            allowed=own._allowed_under(node.empty_rows), causal=own.causal, window=own.window,
+            softcap=own.softcap, empty_rows=node.empty_rows, rows=own.rows,
+        )  # fmt: skip
+
+    def _held(self, node: Node, arithmetic: Arithmetic) -> tuple[Bounded, Bounded]:
         heads, allowed = self.q.value.shape[1], self._allowed_under(node.empty_rows)
         output, weights = attention(
             self.q, repeated_heads(self.k, heads), repeated_heads(self.v, heads), arithmetic,
@@ -81,6 +126,8 @@ class Attended:
 
         That is what a smooth softmax is, e^l / (e^sink + sum e^l), and the centred bound holds for it as it stands.
         """
+        if self.causal is not None or self.window is not None:  # nothing hides the sink
+            return self.written_out().with_sink(sink)
         batch, heads, queries, keys = self.shape
         k, v = (bounded.concatenated([part, zeros_like(part, 1)], 2) for part in (self.k, self.v))
         bias = self.bias

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +25,17 @@ from onnx_attest.verify.oracle.ops.contrib.sequences import (
     known_part,
     lengths_of,
 )
-from onnx_attest.verify.oracle.ops.operator import Inputs, Node, UnsupportedOperatorError, optional, required
+from onnx_attest.verify.oracle.ops.operator import (
+    Inputs,
+    Node,
+    UnsupportedOperatorError,
+    optional,
+    required,
+    rows_of,
+)
 from onnx_attest.verify.oracle.ops.rotary import rotated
 
+_SHOWN = 3  # of the outputs
 _BEFORE_SOFTMAX, _AFTER_SOFTMAX = 1, 2
 """What qk_output of GroupQueryAttention asks for."""
 
@@ -43,20 +52,36 @@ def group_query_attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) ->
     node.get("rotary_interleaved")
     past = optional(inputs, 3), optional(inputs, 4)
     k, v = appended(past[0], k, lengths), appended(past[1], v, lengths)
-    allowed = lengths.allowed(causal=bool(node.get("causal", 1)), window=_window(node))
+    bias = optional(inputs, 10)
     attended = Attended(
-        q=q, k=known_part(k, lengths), v=known_part(v, lengths), scale=given_scale(node, q.value.shape[-1]),
-        bias=optional(inputs, 10), allowed=allowed, softcap=node.get("softcap", 0.0),
+        q=rows_of(q, node.rows), k=known_part(k, lengths), v=known_part(v, lengths),
+        scale=given_scale(node, q.value.shape[-1]), bias=None if bias is None else rows_of(bias, node.rows),
+        softcap=node.get("softcap", 0.0), rows=node.rows, **_hidden(node, lengths),
     )  # fmt: skip
-    sink = _sink(node, inputs)
-    output, weights = (attended if sink is None else attended.with_sink(sink)).outcome(node, arithmetic)
-    outputs = [_unspecified(merged_heads(output), lengths.padding[..., None])]
+    sink, shown = _sink(node, inputs), len(node.outputs) > _SHOWN and bool(node.outputs[_SHOWN])
+    output, weights = (attended if sink is None else attended.with_sink(sink)).outcome(
+        node, arithmetic, shown=shown
+    )
+    unasked = lengths.padding if node.rows is None else lengths.padding[:, node.rows]
+    outputs = [_unspecified(merged_heads(output), unasked[..., None])]
     outputs += [_unspecified(cache, ~is_valid(cache, lengths)) for cache in (k, v)]
-    shown = node.get("qk_output", 0)
-    if len(node.outputs) > len(outputs) and node.outputs[-1]:
-        qk = _shown(shown, attended, weights, arithmetic)
+    mode = node.get("qk_output", 0)
+    if shown:
+        assert weights is not None
+        qk = _shown(mode, attended.written_out(), weights, arithmetic)
         outputs.append(_unspecified(qk, lengths.padding[:, None, :, None]))
     return outputs
+
+
+def _hidden(node: Node, lengths: Lengths) -> dict[str, Any]:
+    """Return what position hides: as two numbers where all sequences are of one length, else as a mask."""
+    causal, window, start = bool(node.get("causal", 1)), _window(node), lengths.same_start
+    if start is None:
+        return {"allowed": lengths.allowed(causal=causal, window=window, rows=node.rows)}
+    if not causal and window < 0:
+        return {}
+    ahead = 0 if causal else lengths.total  # beyond every key
+    return {"causal": start + ahead, "window": window + ahead if window > 0 else None}
 
 
 def _refuse_quantized(node: Node, inputs: Inputs) -> None:
@@ -125,7 +150,7 @@ def _shown(mode: int, attended: Attended, weights: Bounded, arithmetic: Arithmet
         return weights.moved(lambda array: array[..., : attended.shape[3]])
     if mode != _BEFORE_SOFTMAX:
         raise UnsupportedOperatorError(f"GroupQueryAttention with a fourth output and qk_output {mode}")
-    assert attended.allowed is not None
+    allowed = np.ones((1, 1, 1, 1), bool) if attended.allowed is None else attended.allowed
     everything = replace(attended, allowed=None).scores(arithmetic)
-    known = bounded.where(Bounded(attended.allowed), everything, Bounded(np.zeros(1)))
-    return _unspecified(known, ~attended.allowed)
+    known = bounded.where(Bounded(allowed), everything, Bounded(np.zeros(1)))
+    return _unspecified(known, np.broadcast_to(~allowed, known.value.shape))

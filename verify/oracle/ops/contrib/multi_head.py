@@ -18,9 +18,17 @@ from onnx_attest.verify.oracle.ops.contrib.attended import (
     refuse_attributes,
     refuse_inputs,
 )
-from onnx_attest.verify.oracle.ops.operator import Inputs, Node, UnsupportedOperatorError, optional, required
+from onnx_attest.verify.oracle.ops.operator import (
+    Inputs,
+    Node,
+    UnsupportedOperatorError,
+    optional,
+    required,
+    rows_of,
+)
 
 _FILTER = -10000.0
+_SCORES = 3  # of the outputs
 
 
 def multi_head_attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Bounded]:
@@ -31,10 +39,11 @@ def multi_head_attention(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> 
     k, v = extended(optional(inputs, 6), k), extended(optional(inputs, 7), v)
     bare = Attended(q=q, k=k, v=v, scale=given_scale(node, q.value.shape[-1]))
     attended = _masked(bare, node, optional(inputs, 4), optional(inputs, 5), new, arithmetic)
-    output, _ = attended.outcome(node, arithmetic)
+    shown = len(node.outputs) > _SCORES and bool(node.outputs[_SCORES])
+    output, _ = attended.outcome(node, arithmetic, shown=shown)
     outputs = [merged_heads(output), k, v]
-    if len(node.outputs) > len(outputs) and node.outputs[-1]:
-        outputs.append(attended.scores(arithmetic))
+    if shown:
+        outputs.append(attended.written_out().scores(arithmetic))
     return outputs
 
 
@@ -84,21 +93,28 @@ def _share(bias: Bounded, shape: tuple[int, ...], end: int) -> Bounded:
 def _masked(
     bare: Attended, node: Node, mask: Bounded | None, bias: Bounded | None, new: int, arithmetic: Arithmetic
 ) -> Attended:
-    """Return the same with attention_bias, the padding mask's filter value, and `unidirectional`; `new` keys are not past."""
+    """Return the same with attention_bias, the padding mask's filter value, and `unidirectional`; `new` keys are not past.
+
+    Its queries are all of them, those of the result the ones that the node is asked for.
+    """
     _, _, queries, keys = bare.shape
     filter_value = node.real("mask_filter_value", _FILTER)
     padding = None if mask is None else _padding(mask.value, bare.shape)
+    bias = None if bias is None else rows_of(bias, node.rows)
     if padding is not None:
+        padding = rows_of(Bounded(padding), node.rows).value
         filters = bounded.where(Bounded(padding), filter_value, Bounded(np.zeros(1)))
         bias = filters if bias is None else bounded.add(bias, filters, arithmetic)
-    allowed = None
+    causal = None
     if node.get("unidirectional", 0):
         if new != queries:
             raise UnsupportedOperatorError(
                 f"{node.operator}: unidirectional, with {new} keys for {queries} queries"
             )
-        allowed = np.tril(np.ones((queries, keys), bool), keys - queries)[None, None]
-    return replace(bare, bias=bias, allowed=allowed, padding=padding)
+        causal = keys - queries
+    return replace(
+        bare, q=rows_of(bare.q, node.rows), bias=bias, padding=padding, causal=causal, rows=node.rows
+    )
 
 
 def _padding(mask: NDArray[Any], shape: tuple[int, int, int, int]) -> NDArray[np.bool_]:

@@ -35,13 +35,24 @@ class Lengths:
         return self.queries == self.total
 
     @property
+    def same_start(self) -> int | None:
+        """Where the first query of every sequence stands, if none is shorter than another, else None."""
+        return int(self.start[0]) if np.all(self.valid == self.total) and not np.ptp(self.start) else None
+
+    @property
     def padding(self) -> NDArray[np.bool_]:
         """Return which queries stand behind their sequence's end, (batch, queries): nothing says what they give."""
         return self.start[:, None] + np.arange(self.queries) >= self.valid[:, None]
 
-    def allowed(self, *, causal: bool, window: int) -> NDArray[np.bool_]:
-        """Return which keys each query attends, (batch, 1, queries, total): its `window` last ones, itself included."""
-        position = (self.start[:, None] + np.arange(self.queries))[..., None]  # (batch, queries, 1)
+    def allowed(
+        self, *, causal: bool, window: int, rows: NDArray[np.intp] | None = None
+    ) -> NDArray[np.bool_]:
+        """Return which keys each query attends, (batch, 1, queries, total): its `window` last ones, itself included.
+
+        `rows` are the queries that are asked for, None for all.
+        """
+        asked = np.arange(self.queries) if rows is None else rows
+        position = (self.start[:, None] + asked)[..., None]  # (batch, queries, 1)
         key = np.arange(self.total)
         seen = np.ones((*position.shape[:2], self.total), bool)
         if causal:
@@ -49,7 +60,7 @@ class Lengths:
         if window > 0:
             seen &= key > position - window
         # A padding query keeps all keys there are, so that no row is empty.
-        return ((seen | self.padding[..., None]) & (key < self.valid[:, None, None]))[:, None]
+        return ((seen | self.padding[:, asked, None]) & (key < self.valid[:, None, None]))[:, None]
 
 
 def lengths_of(inputs: Inputs, queries: int, new: int) -> Lengths:
