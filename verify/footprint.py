@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -50,17 +50,22 @@ def largest_tensor(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]
     given = max((math.prod(shape) for shape in shapes.values()), default=0)
     if given > 2**40:  # beyond any machine, and the sizes may be beyond what a file can say
         return given
-    inferred = {**shapes, **_inferred(model, shapes)}  # inputs too: an Attention may take them as they are
+    graph = inferred_graph(model, shapes)
+    found = {} if graph is None else dict(known_shapes([*graph.value_info, *graph.output]))
+    inferred = {**shapes, **found}  # inputs too: an Attention may take them as they are
     inside = (_scores(node, inferred) for node in model.graph.node if node.op_type == "Attention")
     return max((*(math.prod(shape) for shape in inferred.values()), *inside), default=0)
 
 
-def _inferred(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+def inferred_graph(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.GraphProto | None:
+    """Return the graph with the types that shape inference finds for these sizes of inputs; its weights are inputs too.
+
+    None for sizes that do not fit the graph: the runtimes say so, in their own words.
+    """
     try:
-        graph = onnx.shape_inference.infer_shapes(_skeleton(model, shapes), data_prop=True).graph
-    except Exception:  # noqa: BLE001 - sizes that do not fit the graph: the runtimes say so, in their own words
-        return {}
-    return dict(_known([*graph.value_info, *graph.output]))
+        return onnx.shape_inference.infer_shapes(_skeleton(model, shapes), data_prop=True).graph
+    except Exception:  # noqa: BLE001 - its exception's class is the extension's own
+        return None
 
 
 def _skeleton(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
@@ -83,7 +88,8 @@ def _skeleton(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> 
     )
 
 
-def _known(values: list[onnx.ValueInfoProto]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def known_shapes(values: Iterable[onnx.ValueInfoProto]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the shape of each value all of whose sizes are known."""
     for value in values:
         sizes = [
             axis.dim_value if axis.HasField("dim_value") else None
