@@ -16,7 +16,7 @@ from onnx_attest.models.entry import Entry
 from onnx_attest.verify.engine import Plan
 from onnx_attest.verify.environment import command_line, environment
 from onnx_attest.verify.evidence import FOLDER, told
-from onnx_attest.verify.latency import AnyTimed, grouped_jobs, measure
+from onnx_attest.verify.latency import LENGTHS, AnyTimed, grouped_jobs, measure
 from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.pool import cores, run_tasks
 from onnx_attest.verify.records import AnyRecord, ArtifactRecord
@@ -27,7 +27,6 @@ from onnx_attest.verify.runtimes.registry import reference_of
 from onnx_attest.verify.task import Task
 from onnx_attest.verify.workers.child import Limits
 
-LATENCY_LENGTHS = (32, 128, 512)
 CHAPTER = "sdpa"
 """The module that the chapter's statements are about."""
 
@@ -138,7 +137,7 @@ def _exported(records: Sequence[AnyRecord], folder: Path) -> list[Artifact]:
 def _time_all(job: Job, artifacts: Sequence[Artifact]) -> Iterator[AnyTimed]:
     """Yield the timings: the variants of a model at one length against each other, and never two at a time."""
     timed = [artifact for artifact in artifacts if artifact.manifest and artifact.manifest.dtype == "float32"]
-    jobs = grouped_jobs(timed, LATENCY_LENGTHS, job.plan.seed)
+    jobs = grouped_jobs(timed, LENGTHS, job.plan.seed)
     names = [reference_of(runtime) for runtime in job.plan.runtimes]
     yield from measure(names, jobs, threads=threads(job.plan), on_step=job.on_step, seed=job.plan.seed)
 

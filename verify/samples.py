@@ -106,8 +106,12 @@ def rounds_of(
         block_sizes: calls of each block.
         block_rounds: the round that each block was timed in.
         block_sittings: the sitting of each block, never less than that of the one before.
+
+    Calls of which no blocks are known are one.
     """
-    ends = np.cumsum(block_sizes) if block_sizes else ()
+    if not block_sizes:
+        return (((0, float(np.median(latency_s))),),) if latency_s else ()
+    ends = np.cumsum(block_sizes)
     sittings: dict[int, list[tuple[int, float]]] = {}
     for end, size, round_, sitting in zip(ends, block_sizes, block_rounds, block_sittings, strict=True):
         median = float(np.median(latency_s[int(end) - size : int(end)]))

@@ -10,6 +10,9 @@ from onnx_attest.verify.latency.measure import LatencyJob
 from onnx_attest.verify.records import CaseRecord
 from onnx_attest.verify.signature import Signature, read_signature
 
+LENGTHS = (32, 128, 512)
+"""That are timed unless others are asked for."""
+
 
 def grouped_jobs(artifacts: Sequence[Artifact], lengths: Sequence[int], seed: int) -> list[LatencyJob]:
     """Return a job for each artifact and length; those of one model, dtype and size are of one group."""
@@ -24,6 +27,11 @@ def grouped_jobs(artifacts: Sequence[Artifact], lengths: Sequence[int], seed: in
         # A file without symbolic axes has one size.
         different = dict.fromkeys(tuple(size.items()) for size in sizes)
         jobs += [job_at(artifact, signature, dict(axes), seed) for axes in different]
+    return in_groups(jobs)
+
+
+def in_groups(jobs: Sequence[LatencyJob]) -> list[LatencyJob]:
+    """Return the jobs with those of a group in a row, groups in order of their first job."""
     order = {group: place for place, group in enumerate(dict.fromkeys(job.group for job in jobs))}
     return sorted(jobs, key=lambda job: order[job.group])
 

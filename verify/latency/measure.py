@@ -177,6 +177,8 @@ class _Group:
         )
         entries = [(job, runtime, self._participant(job, runtime)) for job, runtime in self._pairs()]
         everyone = [machine, *(one for _, _, one in entries)]
+        axes = ", ".join(f"{axis}={size}" for axis, size in self._jobs[0].axes.items())
+        self._settings.on_step(f"time {self._jobs[0].artifact.name} at {axes or 'its size'}")
         for one in everyone:
             self._open(one)
         twin = self._twin(entries)

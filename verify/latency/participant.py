@@ -25,13 +25,16 @@ class Host:
 
     def __init__(self, child: Child, time_limit_s: float) -> None:
         self._child, self._time_limit_s = child, time_limit_s
-        self.generation = 0
-        """Counts the processes; what was opened in an earlier one is gone."""
+        self._started = 0
+
+    @property
+    def generation(self) -> int:
+        """The number of the process that answers next; what was opened in an earlier one is gone."""
+        return self._started if self._child.runs else self._started + 1
 
     def ask(self, request: Request) -> Answer:
         """Return the answer, or an errored one with what is known of why there is none."""
-        if not self._child.runs:
-            self.generation += 1
+        self._started = self.generation
         try:
             self._child.send(msgspec.json.encode(request))
         except OSError as error:  # no process to be had
@@ -119,7 +122,7 @@ class Participant:
 
     def close(self) -> None:
         """Let go of it."""
-        if self.opened is not None and self._generation == self.host.generation:
+        if self.takes_part and self._generation == self.host.generation:
             self.host.ask(Close(number=self.opening.number))
 
     def timings(self) -> dict[str, object]:

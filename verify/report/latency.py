@@ -33,8 +33,9 @@ def latency(records: Iterable[AnyRecord]) -> str:
 
 
 def latency_csv(records: Iterable[AnyRecord]) -> str:
-    """Return latency.csv: the fields of each record, its raw samples, and the statistics unrounded."""
-    found = timings(records)
+    """Return latency.csv: the fields of each record, its raw samples, and the statistics unrounded; twins come last."""
+    records = list(records)
+    found = [*timings(records), *(Timing(floor.record) for floor in floors(records))]
     columns, rows = flat_rows(LatencyRecord, [timing.record for timing in found])
     derived = [_derived(timing) for timing in found]
     return to_csv([*columns, *DERIVED], [row | more for row, more in zip(rows, derived, strict=True)])

@@ -14,12 +14,12 @@ from onnx_attest.verify.samples import NO_DIFFERENCE, difference, median_of, pai
 
 FASTEST, AS_FAST = "fastest", "no difference shown to it"
 _NOTE = (
-    "The median of each variant; `fastest`: of those that passed every cell of this verification on that runtime, at that "
+    "The median of each variant. The fastest is of those that passed every cell of this verification on that runtime, at that "
     "length, and the others of which no difference to it is shown. One that failed, or that was not verified, is never "
     "marked, however fast it is."
 )
 _NOT_VERIFIED = (
-    "Nothing was verified in this run, so nothing is recommended: `onnx-attest run` or `verify` does that."
+    "Nothing was verified in this run, so nothing is recommended: onnx-attest run verifies what it times."
 )
 
 Verified = Mapping[tuple[str, str], str]

@@ -146,6 +146,7 @@ def _reference(record: LatencyRecord, references: Sequence[LatencyRecord]) -> La
     same = [
         one
         for one in references
-        if (one.model, one.dtype, one.axes) == (record.model, record.dtype, record.axes)
+        if (one.model, one.dtype, one.axes, one.threads)
+        == (record.model, record.dtype, record.axes, record.threads)
     ]
     return min(same, key=lambda one: subject(one) != subject(record), default=None)

@@ -355,8 +355,12 @@ class OrtBound:
     def copied_out_s(self) -> float:
         """Copy the outputs of the last run to the host; return the seconds that it took."""
         start = time.perf_counter()
-        self._binding.copy_outputs_to_cpu()
+        self.outputs()
         return time.perf_counter() - start
+
+    def outputs(self) -> list[NDArray[Any]]:
+        """Return the outputs of the last run, on the host."""
+        return list(self._binding.copy_outputs_to_cpu())
 
 
 def _as_values(inputs: Mapping[str, NDArray[Any]]) -> dict[str, ort.OrtValue]:
