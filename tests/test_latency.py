@@ -39,6 +39,8 @@ double (float[n, 4] x) => (float[n, 4] y) { y = Add(x, x) }
 """
 BUDGET = LatencyBudget(sittings=2, most_sittings=2, rounds=3, block_s=0.0002, seconds=0.0005, warm_up_s=0.001)
 
+ONE_SITTING = LatencyBudget(1, 1, rounds=1, block_s=0.0002, seconds=0, warm_up_s=0.001)
+
 # Each test program writes its process id to the file that it gets as its first argument.
 PID = "import os, sys; open(sys.argv[1], 'a').write(f'{os.getpid()}\\n')\n"
 REAL = "from onnx_attest.verify.workers import latency; latency.main()\n"
@@ -150,7 +152,7 @@ def test_what_is_recorded(artifact: Artifact, pids: Path) -> None:
     machines = [one for one in records if isinstance(one, MachineRecord)]
     assert [machine.group for machine in machines] == [0, 1, 2]
     assert all(machine.library.startswith("NumPy ") and machine.latency_s for machine in machines)
-    assert_all_ended(pids, 3)  # the machine's, the runtime's and its twin's
+    assert_all_ended(pids, 3 * BUDGET.sittings)  # the machine's, the runtime's and its twin's
 
 
 def test_blocks_say_their_round_and_sitting(artifact: Artifact) -> None:
@@ -201,10 +203,13 @@ def test_variants_of_a_group_are_timed_in_the_same_rounds(artifact: Artifact, tm
     assert first.block_rounds == second.block_rounds
 
 
-def test_a_session_is_opened_anew_for_each_sitting(artifact: Artifact, pids: Path) -> None:
-    count = "opens and open(sys.argv[1] + '.log', 'a').write('x')"
-    timed([job(artifact)], worker=misbehaving(count, pids))
-    assert Path(f"{pids}.log").read_text() == "x" * 2 * BUDGET.sittings  # the runtime's and its twin's
+def test_each_sitting_has_processes_of_its_own(artifact: Artifact, pids: Path) -> None:
+    log = "opens and open(sys.argv[1] + '.log', 'a').write(f'{os.getpid()} ')"
+    timed([job(artifact)] * 2, worker=misbehaving(log, pids))
+    processes = Path(f"{pids}.log").read_text().split()
+    assert len(processes) == 2 * 2 * BUDGET.sittings, "two groups, the runtime and its twin"
+    assert len(set(processes)) == 2 * BUDGET.sittings
+    assert_all_ended(pids, 3 * BUDGET.sittings)
 
 
 def test_sittings_are_added_while_an_interval_is_wide(artifact: Artifact) -> None:
@@ -351,7 +356,7 @@ def test_an_exception_of_the_runtime_errors_its_job_only(artifact: Artifact, pid
     assert second.verdict == "errored"
     assert second.reason.startswith("UsageError: cannot read ")
     assert third.verdict == "passed"
-    assert_all_ended(pids, 3)
+    assert_all_ended(pids, 3 * BUDGET.sittings)
 
 
 def test_a_refused_runtime_is_skipped_in_its_own_words(artifact: Artifact) -> None:
@@ -420,7 +425,7 @@ def test_a_crash_is_errored_and_the_rest_gets_a_fresh_process(artifact: Artifact
         "its process was ended by SIGABRT without an answer; the last line on its stderr: kernel exploded"
     )
     assert (second.verdict, third.verdict) == ("passed", "passed")
-    assert_all_ended(pids, 4)
+    assert_all_ended(pids, 3 * BUDGET.sittings + 1)
 
 
 def test_a_crash_in_a_block_costs_its_own_artifact_and_no_other(artifact: Artifact, tmp_path: Path) -> None:
@@ -436,7 +441,7 @@ def test_a_crash_in_a_block_costs_its_own_artifact_and_no_other(artifact: Artifa
     )
     assert (lived.verdict, lived.reason) == ("passed", "")
     assert len(lived.block_sizes) >= BUDGET.sittings * BUDGET.rounds
-    assert_all_ended(tmp_path / "pids", 4)
+    assert_all_ended(tmp_path / "pids", 3 * BUDGET.sittings + 1)
 
 
 def test_a_process_that_only_crashes_errors_every_job(artifact: Artifact, pids: Path) -> None:
@@ -465,7 +470,7 @@ def test_garbage_is_errored_and_the_rest_gets_a_fresh_process(
     first, second = timed([job(artifact)] * 2, worker=program(hidden + garbage + REAL, pids))
     assert (first.verdict, first.reason) == ("errored", reason)
     assert (second.verdict, second.reason) == ("passed", "")
-    assert_all_ended(pids, 4)
+    assert_all_ended(pids, 3 * BUDGET.sittings + 1)
 
 
 def test_a_process_that_does_not_answer_is_killed(artifact: Artifact, pids: Path) -> None:
@@ -487,9 +492,17 @@ def test_a_process_that_cannot_be_started_is_errored(artifact: Artifact, tmp_pat
 def test_an_abandoned_iterator_leaves_no_process(artifact: Artifact, pids: Path) -> None:
     records = measure(("ort-cpu",), [job(artifact)] * 2, threads=1, budget=BUDGET, worker=program(REAL, pids))
     next(records)
-    for line in pids.read_text().split():
-        os.kill(int(line), 0)  # still there, for the second job
     records.close()  # type: ignore[attr-defined]  # it is a generator
+    assert_all_ended(pids, 3 * BUDGET.sittings)
+
+
+def test_an_interrupted_measurement_leaves_no_process(artifact: Artifact, pids: Path) -> None:
+    def interrupt(step: str) -> None:
+        if step.endswith("(2)"):  # the first sitting's have ended, the second's machine is not yet asked
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        timed([job(artifact)] * 2, on_step=interrupt, worker=program(REAL, pids))
     assert_all_ended(pids, 3)
 
 
@@ -650,7 +663,7 @@ def test_memory_is_what_the_session_and_its_calls_take(tmp_path: Path) -> None:
     sizes = []
     for count in (2**21, 2**23):
         given = {"x": np.ones(count, np.float32)}
-        (record,) = timed([LatencyJob(read_artifact(path), {"n": count}, given)])
+        (record,) = timed([LatencyJob(read_artifact(path), {"n": count}, given)], budget=ONE_SITTING)
         assert record.peak_bytes is not None
         assert record.resident_bytes is not None
         sizes.append(record.peak_bytes - record.resident_bytes)
@@ -681,7 +694,7 @@ def answer_first(request):
 
 def test_a_slowdown_of_one_runtime_is_shown_and_none_is_not(artifact: Artifact, pids: Path) -> None:
     """Half as slow again, so that any machine shows it; how small a slowdown is seen, and how often, `make bench-latency` says."""
-    budget = LatencyBudget(sittings=4, most_sittings=12, rounds=6, block_s=0.003, seconds=0.2, warm_up_s=0.02)
+    budget = LatencyBudget(sittings=3, most_sittings=3, rounds=8, block_s=0.003, seconds=0.1, warm_up_s=0.02)
     worker = program(SLOWED.format(0.5) + ANSWERS.replace("{}", "answer_first(request)") + REAL, pids)
     large = LatencyJob(artifact, {"n": 2**16}, {"x": np.ones((2**16, 4), np.float32)})
     right, slow = timed([large], ("ort-cpu", "ort-cpu-noopt"), budget=budget, worker=worker)

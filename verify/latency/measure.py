@@ -3,7 +3,9 @@
 The thread pools of torch and ONNX Runtime disturb each other inside one process (DESIGN.md section 7), so each runtime
 has a process of its own, which imports nothing else. One after the other, a runtime that was timed while a neighbour
 was busy would seem slow: so all that compute the same are timed in turns, a few milliseconds each, in a new random
-order each round, and compared within rounds. The reference takes part twice, in two processes: what it differs from
+order each round, and compared within rounds. A process is faster or slower by a few per cent for as long as it lives,
+for where its code and its memory happen to lie; so there are several sittings, each with processes of its own. The
+reference takes part twice, in two processes: what it differs from
 itself is the floor below which no difference says anything. Raw samples are recorded; see `samples.py`.
 """
 
@@ -75,6 +77,8 @@ def measure(
 ) -> Iterator[AnyTimed]:
     """Return an iterator over the records, group after group: the machine's, one a runtime and job, the twin's, findings.
 
+    All is measured when the first record is asked for: a sitting is about all groups.
+
     What breaks a process (it crashes, answers nonsense, or not within `time_limit_s`) is errored, and what else was
     open in that process is opened again in a fresh one. No process outlives the iterator.
 
@@ -114,20 +118,37 @@ class _Settings:
 
 
 def _records(settings: _Settings, jobs: Sequence[LatencyJob]) -> Iterator[AnyTimed]:
-    groups: list[list[LatencyJob]] = []
+    in_rows: list[list[LatencyJob]] = []
     for job in jobs:
-        if not groups or not job.group or groups[-1][0].group != job.group:
-            groups.append([])
-        groups[-1].append(job)
-    with TemporaryDirectory(prefix="onnx-attest-latency-") as name, ExitStack() as stack:
-        hosts = _Hosts(settings, Path(name), stack)
+        if not in_rows or not job.group or in_rows[-1][0].group != job.group:
+            in_rows.append([])
+        in_rows[-1].append(job)
+    with TemporaryDirectory(prefix="onnx-attest-latency-") as name:
         draw = random.Random(settings.seed)  # noqa: S311 - an order, no secret
-        for number, group in enumerate(groups):
-            yield from _Group(number, group, settings, hosts, draw, Path(name)).records()
+        groups = [_Group(number, row, settings, draw, Path(name)) for number, row in enumerate(in_rows)]
+        for sitting in range(settings.budget.most_sittings):
+            left = [group for group in groups if group.needs(sitting)]
+            if not left:
+                break
+            with ExitStack() as stack:
+                hosts = _Hosts(settings, Path(name), stack)
+                for group in left:
+                    group.sit(hosts, sitting)
+        for group in groups:
+            yield from group.records()
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One artifact on one runtime."""
+
+    job: LatencyJob
+    runtime: str
+    one: Participant
 
 
 class _Hosts:
-    """The processes: one a runtime, a second one of the reference, one for the machine; started when first asked."""
+    """The processes of a sitting: one a runtime, a second one of the reference, one for the machine; started when first asked."""
 
     def __init__(self, settings: _Settings, folder: Path, stack: ExitStack) -> None:
         self._settings, self._folder, self._stack = settings, folder, stack
@@ -149,52 +170,68 @@ class _Hosts:
 
 
 class _Group:
-    """Artifacts that are timed against each other at one shape."""
+    """Artifacts that are timed against each other at one shape, in all sittings."""
 
     def __init__(
         self,
         number: int,
         jobs: Sequence[LatencyJob],
         settings: _Settings,
-        hosts: _Hosts,
         draw: random.Random,
         folder: Path,
     ) -> None:
-        self._number, self._jobs, self._settings = number, jobs, settings
-        self._hosts, self._draw, self._folder = hosts, draw, folder
-        self._opened = 0
+        self._number, self._jobs, self._settings, self._draw = number, jobs, settings, draw
+        self._folder = folder / f"group-{number}"
+        self._rounds = self._numbers = 0
+        warm_up_s = settings.budget.warm_up_s
+        opening = Open(number=0, runtime="", threads=settings.threads, warm_up_s=warm_up_s)
+        self._machine = Participant("", opening)
+        self._entries: list[_Entry] = []
+        self._twin: _Entry | None = None
+
+    def needs(self, sitting: int) -> bool:
+        """Whether to take part in this sitting, the first of which is 0."""
+        budget = self._settings.budget
+        if sitting == 0:
+            return True
+        if self._twin is None:  # nothing can be timed
+            return False
+        return sitting < budget.sittings or not self._is_settled()
+
+    def sit(self, hosts: _Hosts, sitting: int) -> None:
+        """Open everything anew, and time it."""
+        axes = ", ".join(f"{axis}={size}" for axis, size in self._jobs[0].axes.items())
+        turn = f" ({sitting + 1})" if sitting else ""
+        self._settings.on_step(f"time {self._jobs[0].artifact.name} at {axes or 'its size'}{turn}")
+        if not self._entries:
+            self._folder.mkdir()
+            self._entries = [
+                _Entry(job, runtime, self._participant(job, runtime)) for job, runtime in self._pairs()
+            ]
+        self._open(self._machine, hosts.of(""))
+        for entry in self._entries:
+            self._open(entry.one, hosts.of(entry.runtime))
+        self._twin = self._twin or self._new_twin()
+        if self._twin is None:
+            return
+        self._open(self._twin.one, hosts.of(self._twin.runtime, twin=True))
+        self._time(sitting)
+        for one in self._everyone():
+            one.close()
 
     def records(self) -> Iterator[AnyTimed]:
-        """Measure, and yield the records."""
-        machine = Participant(
-            self._hosts.of(""),
-            Open(
-                number=0,
-                runtime="",
-                threads=self._settings.threads,
-                warm_up_s=self._settings.budget.warm_up_s,
-            ),
-        )
-        entries = [(job, runtime, self._participant(job, runtime)) for job, runtime in self._pairs()]
-        everyone = [machine, *(one for _, _, one in entries)]
-        axes = ", ".join(f"{axis}={size}" for axis, size in self._jobs[0].axes.items())
-        self._settings.on_step(f"time {self._jobs[0].artifact.name} at {axes or 'its size'}")
-        for one in everyone:
-            self._open(one)
-        twin = self._twin(entries)
-        if twin is not None:
-            everyone.append(twin[2])
-            self._open(twin[2])
-        self._time(everyone, entries, twin)
-        for one in everyone:
-            one.close()
-        yield self._machine_record(machine)
+        """Yield what was measured."""
+        yield self._machine_record(self._machine)
         work = {id(job): _counted(job) for job in self._jobs}
-        told = [self._record(job, runtime, one, work[id(job)]) for job, runtime, one in entries]
-        if twin is not None:
-            told.append(self._record(*twin, work[id(twin[0])], twin=True))
+        told = [self._record(entry, work[id(entry.job)]) for entry in self._entries]
+        if self._twin is not None:
+            told.append(self._record(self._twin, work[id(self._twin.job)], twin=True))
         yield from told
         yield from unstable(told)
+
+    def _everyone(self) -> list[Participant]:
+        entries = [*self._entries, *([self._twin] if self._twin is not None else [])]
+        return [one for one in (self._machine, *(entry.one for entry in entries)) if one.takes_part]
 
     def _pairs(self) -> Iterator[tuple[LatencyJob, str]]:
         """Yield each artifact with each runtime; one that runs the module, whatever the file, is timed once a module."""
@@ -206,69 +243,58 @@ class _Group:
                     seen.add(key)
                     yield job, runtime
 
-    def _participant(self, job: LatencyJob, runtime: str, *, twin: bool = False) -> Participant:
-        self._opened += 1
+    def _participant(self, job: LatencyJob, runtime: str) -> Participant:
+        self._numbers += 1
+        number = self._numbers
         path = self._folder / f"inputs-{self._jobs.index(job)}.npz"
+        warm_up_s = self._settings.budget.warm_up_s
         try:
             kinds = write_inputs(job.inputs, path)
         except OSError as error:  # no room for the inputs
-            lost = Answer(number=self._opened, reason=one_line(f"{type(error).__name__}: {error}"))
-            opening = Open(number=self._opened, runtime=runtime, threads=1, warm_up_s=0)
-            return Participant(self._hosts.of(runtime, twin=twin), opening, lost)
-        opening = opening_of(
-            self._opened,
-            job.artifact,
-            runtime,
-            self._settings.threads,
-            path,
-            kinds,
-            self._settings.budget.warm_up_s,
+            lost = Answer(number=number, reason=one_line(f"{type(error).__name__}: {error}"))
+            return Participant(runtime, Open(number=number, runtime=runtime, threads=1, warm_up_s=0), lost)
+        threads = self._settings.threads
+        return Participant(
+            runtime, opening_of(number, job.artifact, runtime, threads, path, kinds, warm_up_s)
         )
-        return Participant(self._hosts.of(runtime, twin=twin), opening)
 
-    def _open(self, one: Participant) -> None:
-        if one.opened is None:
-            one.open()
+    def _open(self, one: Participant, host: Host) -> None:
+        if one.opened is None or one.takes_part:
+            one.open(host)
             time.sleep(_PAUSE_S)
 
-    def _twin(
-        self, entries: Sequence[tuple[LatencyJob, str, Participant]]
-    ) -> tuple[LatencyJob, str, Participant] | None:
+    def _new_twin(self) -> _Entry | None:
         """Return the reference once more, for another process: torch if it takes part, else the first that does."""
-        able = [entry for entry in entries if entry[2].takes_part]
-        first = sorted(able, key=lambda entry: self._settings.names[entry[1]] != REFERENCE)[:1]
-        return next(((job, name, self._participant(job, name, twin=True)) for job, name, _ in first), None)
+        able = [entry for entry in self._entries if entry.one.takes_part]
+        first = min(able, key=lambda entry: self._settings.names[entry.runtime] != REFERENCE, default=None)
+        if first is None:
+            return None
+        self._reference = first.one
+        return _Entry(first.job, first.runtime, self._participant(first.job, first.runtime))
 
-    def _time(
-        self,
-        everyone: Sequence[Participant],
-        entries: Sequence[tuple[LatencyJob, str, Participant]],
-        twin: tuple[LatencyJob, str, Participant] | None,
-    ) -> None:
-        budget = self._settings.budget
-        taking = [one for one in everyone if one.takes_part]
-        if twin is None or not taking:
+    def _time(self, sitting: int) -> None:
+        budget, taking = self._settings.budget, self._everyone()
+        if not taking:
             return
-        reference = next(one for job, name, one in entries if (job, name) == twin[:2])
-        round_ = 0
-        for sitting in range(budget.most_sittings):
-            if sitting >= budget.sittings and _is_settled(taking, reference, budget.resolution):
-                return
-            if sitting:
-                for one in taking:
-                    if one.takes_part:
-                        one.open()
-                        time.sleep(_PAUSE_S)
-            for one in taking:
-                one.calls = budget.calls_for(one.call_s)
-            longest = max(one.calls * one.call_s for one in taking)
-            for _ in range(budget.rounds_for(longest)):
-                order = [one for one in taking if one.takes_part]
-                self._draw.shuffle(order)
-                for one in order:
-                    one.time(round_, sitting)
-                    time.sleep(_PAUSE_S)
-                round_ += 1
+        for one in taking:
+            one.calls = budget.calls_for(one.call_s)
+        longest = max(one.calls * one.call_s for one in taking)
+        for _ in range(budget.rounds_for(longest)):
+            order = [one for one in taking if one.takes_part]
+            self._draw.shuffle(order)
+            for one in order:
+                one.time(self._rounds, sitting)
+                time.sleep(_PAUSE_S)
+            self._rounds += 1
+
+    def _is_settled(self) -> bool:
+        """Whether the interval of each ratio to the reference is narrow enough."""
+        base = _rounds(self._reference)
+        others = [one for one in self._everyone() if one is not self._reference and one.runtime]
+        found = [median_of(ratios(_rounds(one), base)) for one in others]
+        return all(
+            interval is None or interval.spread <= self._settings.budget.resolution for interval in found
+        )
 
     def _machine_record(self, machine: Participant) -> MachineRecord:
         opened = machine.opened
@@ -283,9 +309,8 @@ class _Group:
             **timings,
         )
 
-    def _record(
-        self, job: LatencyJob, runtime: str, one: Participant, work: Work | None, *, twin: bool = False
-    ) -> LatencyRecord:
+    def _record(self, entry: _Entry, work: Work | None, *, twin: bool = False) -> LatencyRecord:
+        job, one = entry.job, entry.one
         manifest, opened = job.artifact.manifest, one.opened
         assert opened is not None  # everyone was opened
         timings: dict[str, Any] = one.timings()
@@ -298,7 +323,7 @@ class _Group:
             opset=manifest.got.opset if manifest else None,
             dtype=manifest.dtype if manifest else "unknown",
             artifact_sha256=job.artifact.sha256,
-            runtime=self._settings.names[runtime],
+            runtime=self._settings.names[entry.runtime],
             axes=job.axes,
             threads=self._settings.threads,
             twin=twin,
@@ -314,14 +339,6 @@ _OF_OPENING = (
     "runtime_version", "provider_used", "session_s", "first_call_s", "copies_s", "resident_bytes", "peak_bytes",
     "warm_up_s", "warm",
 )  # fmt: skip
-
-
-def _is_settled(taking: Sequence[Participant], reference: Participant, resolution: float) -> bool:
-    """Whether the interval of each ratio to the reference is narrow enough."""
-    base = _rounds(reference)
-    others = [one for one in taking if one is not reference and one.opening.runtime and one.takes_part]
-    found = [median_of(ratios(_rounds(one), base)) for one in others]
-    return all(interval is None or interval.spread <= resolution for interval in found)
 
 
 def _rounds(one: Participant) -> Any:

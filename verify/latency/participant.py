@@ -67,13 +67,14 @@ class Participant:
     """What is timed in a host under a number.
 
     Attributes:
+        runtime: as it was asked for, "" for the machine itself.
         opening: how it is opened.
         opened: what came of that for the first time; later ones are no first ones.
         blocks: what was timed so far.
         reason: why it is timed no more, "" while it is.
     """
 
-    host: Host
+    runtime: str
     opening: Open
     opened: Answer | None = None
     blocks: list[Block] = field(default_factory=list)
@@ -83,6 +84,7 @@ class Participant:
     busy_s: float = 0.0
     others_s: float | None = 0.0
     preempted: int = 0
+    _host: Host | None = None
     _generation: int = 0
 
     @property
@@ -90,27 +92,27 @@ class Participant:
         """Whether it can be timed."""
         return self.opened is not None and self.opened.verdict == "passed" and not self.reason
 
-    def open(self) -> None:
-        """Open it, for the first time or again, and warm it up."""
-        answer = self.host.ask(self.opening)
-        self._generation = self.host.generation
+    def open(self, host: Host) -> None:
+        """Open it in a host, for the first time or again, and warm it up."""
+        self._host = host
+        answer = host.ask(self.opening)
+        self._generation = host.generation
         if self.opened is None:
             self.opened = answer
         elif answer.verdict != "passed":
             self.reason = f"when it was opened again: {answer.reason}"
         if answer.verdict == "passed":
-            # The first time, what a library makes for itself once would count as the session's memory.
-            self.opened.resident_bytes, self.opened.peak_bytes = answer.resident_bytes, answer.peak_bytes
             self.call_s = median(answer.warm_up_s[-5:])
 
     def time(self, round_: int, sitting: int) -> None:
         """Time one block."""
-        if self._generation != self.host.generation:  # the process died of another one
-            self.open()
+        assert self._host is not None  # it was opened
+        if self._generation != self._host.generation:  # the process died of another one
+            self.open(self._host)
             if not self.takes_part:
                 return
         settle = self.call_s < _SHORT_S
-        answer = self.host.ask(Sample(number=self.opening.number, calls=self.calls, settle=settle))
+        answer = self._host.ask(Sample(number=self.opening.number, calls=self.calls, settle=settle))
         if answer.verdict != "passed":
             self.reason = answer.reason
             return
@@ -122,8 +124,8 @@ class Participant:
 
     def close(self) -> None:
         """Let go of it."""
-        if self.takes_part and self._generation == self.host.generation:
-            self.host.ask(Close(number=self.opening.number))
+        if self._host is not None and self.takes_part and self._generation == self._host.generation:
+            self._host.ask(Close(number=self.opening.number))
 
     def timings(self) -> dict[str, object]:
         """Return the fields of a `TimedRecord` that come from what was timed."""

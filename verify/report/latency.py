@@ -22,12 +22,15 @@ def latency(records: Iterable[AnyRecord]) -> str:
     """Return latency.md: which variant to ship, each timing, what it says at most, and how it grows."""
     records = list(records)
     found = timings(records)
+    beside = (
+        fill("A runtime against itself", FLOOR_COLUMNS, floors(records), FLOOR_NOTE),
+        fill("Growth with length", GROWTH_COLUMNS, _growths(found), GROWTH_NOTE),
+        fill("The machine", MACHINE_COLUMNS, of_kind(records, MachineRecord), MACHINE_NOTE),
+    )
     parts = [
         *shipping(records, found),
         to_markdown(fill("By export, runtime and shape", COLUMNS, found, LIMITS)),
-        to_markdown(fill("A runtime against itself", FLOOR_COLUMNS, floors(records), FLOOR_NOTE)),
-        to_markdown(fill("Growth with length", GROWTH_COLUMNS, _growths(found), GROWTH_NOTE)),
-        to_markdown(fill("The machine", MACHINE_COLUMNS, of_kind(records, MachineRecord), MACHINE_NOTE)),
+        *(to_markdown(table) for table in beside if table.rows),
     ]
     return page("Latency", parts)
 
@@ -108,7 +111,7 @@ def _interval(interval: Interval | None, show: Callable[[float | None], str]) ->
 def _over_torch(timing: Timing) -> str:
     if timing.over_torch is None:
         return UNKNOWN
-    return "1" if timing.reference is timing.record else f"{number(timing.over_torch.estimate)}x"
+    return f"{number(timing.over_torch.estimate)}x"
 
 
 def _interval_over_torch(timing: Timing) -> str:
