@@ -589,8 +589,8 @@ def test_work_is_set_against_the_machines_own() -> None:
 
 
 def test_memory_is_what_came_on_top() -> None:
-    (row,) = timings(timing(resident_bytes=2**30, peak_bytes=2**30 + 3 * 2**20))
-    assert row["memory"] == "3 MiB"
+    (row,) = timings(timing(resident_bytes=2**30, opened_bytes=2**30 + 2**20, peak_bytes=2**30 + 4 * 2**20))
+    assert (row["session memory"], row["call memory"]) == ("1 MiB", "3 MiB")
 
 
 def test_growth_is_fitted_over_the_lengths() -> None:
@@ -682,7 +682,16 @@ def test_no_ratio_between_unlike_measurements(difference: dict[str, Any]) -> Non
 
 def test_no_samples_no_number() -> None:
     (row,) = timings(timing(verdict="errored", reason="out of memory", latency_s=()))
-    measured = ("threads", "session", "first call", "median", "p90", "samples", "ratio to torch", "memory")
+    measured = (
+        "threads",
+        "session",
+        "first call",
+        "median",
+        "p90",
+        "samples",
+        "ratio to torch",
+        "call memory",
+    )
     assert {row[name] for name in measured} == {"n/a"}
 
 

@@ -328,7 +328,8 @@ class LatencyRecord(TimedRecord, tag="latency", frozen=True, kw_only=True):
         warm_up_s: each call after the first one until they took the same time.
         warm: whether they came to.
         resident_bytes: that its process held before it was opened.
-        peak_bytes: the most that it held until the end of the warm-up.
+        opened_bytes: and with it, before its first call.
+        peak_bytes: the most that it held from then to the end of the warm-up.
         flops: multiplications and additions of the graph's matrix products for one call, see `work.py`.
         bytes_least: inputs, weights and outputs, each once.
         bytes_by_node: what goes in and out of each node.
@@ -353,6 +354,7 @@ class LatencyRecord(TimedRecord, tag="latency", frozen=True, kw_only=True):
     warm_up_s: tuple[float, ...] = ()
     warm: bool | None = None
     resident_bytes: int | None = None
+    opened_bytes: int | None = None
     peak_bytes: int | None = None
     flops: int | None = None
     bytes_least: int | None = None

@@ -336,7 +336,7 @@ class _Group:
 
 
 _OF_OPENING = (
-    "runtime_version", "provider_used", "session_s", "first_call_s", "copies_s", "resident_bytes", "peak_bytes",
+    "runtime_version", "provider_used", "session_s", "first_call_s", "copies_s", "resident_bytes", "opened_bytes", "peak_bytes",
     "warm_up_s", "warm",
 )  # fmt: skip
 

@@ -56,7 +56,8 @@ def _derived(timing: Timing) -> dict[str, Value]:
         *((None,) * 3 if ratio is None else (ratio.estimate, *_ends(ratio))),
         timing.floor,
         timing.shown,
-        timing.memory_bytes,
+        timing.session_bytes,
+        timing.call_bytes,
         timing.flops_per_s,
         timing.of_machine,
     )
@@ -84,9 +85,9 @@ def _growths(found: Sequence[Timing]) -> list[Growth]:
         time = exponent(points)
         if time is not None:
             held = [
-                (max(timing.record.axes.values()), (((0, float(timing.memory_bytes)),),))
+                (max(timing.record.axes.values()), (((0, float(timing.call_bytes)),),))
                 for timing in members
-                if timing.memory_bytes and timing.record.axes
+                if timing.call_bytes and timing.record.axes
             ]
             lengths = tuple(sorted(length for length, _ in points))
             growths.append(Growth(members[0].record, lengths, time, exponent(held)))
@@ -140,7 +141,7 @@ def _power(power: Power | None) -> str:
 
 DERIVED = (
     "samples", "median_s", "p90_s", "p99_s", "iqr_s", "median_low_s", "median_high_s", "median_over_torch",
-    "median_over_torch_low", "median_over_torch_high", "noise_floor", "shown", "memory_bytes", "flops_per_s",
+    "median_over_torch_low", "median_over_torch_high", "noise_floor", "shown", "session_bytes", "call_bytes", "flops_per_s",
     "of_machine_rate",
 )  # fmt: skip
 LIMITS = (
@@ -217,9 +218,14 @@ COLUMNS: tuple[Column[Timing], ...] = (
         _measured(lambda timing: share(timing.of_machine)),
     ),
     Column(
-        "memory",
-        "what the process came to hold for the session and its calls",
-        _measured(lambda timing: _mib(timing.memory_bytes)),
+        "session memory",
+        "what the process came to hold when the session was opened",
+        _measured(lambda timing: _mib(timing.session_bytes)),
+    ),
+    Column(
+        "call memory",
+        "the most that calls held beyond session and inputs",
+        _measured(lambda timing: _mib(timing.call_bytes)),
     ),
     Column("reason", "why there is no number", _reason),
 )

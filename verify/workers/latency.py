@@ -85,8 +85,9 @@ class Answer(msgspec.Struct, kw_only=True):
 
     Attributes:
         copies_s: of the inputs to a device and of the outputs back; None where there is no device.
-        resident_bytes: that the process held before it opened anything.
-        peak_bytes: the most that it held since then, up to the end of the warm-up.
+        resident_bytes: that the process held before it opened the session.
+        opened_bytes: and with it.
+        peak_bytes: the most that it held from then to the end of the warm-up.
         warm: whether the calls to warm up came to take the same time.
         busy_s: processor time that this process took for the block.
         others_s: processor time that all other programs took meanwhile, and a host that took it away; None if unknown.
@@ -103,6 +104,7 @@ class Answer(msgspec.Struct, kw_only=True):
     first_call_s: float | None = None
     copies_s: float | None = None
     resident_bytes: int | None = None
+    opened_bytes: int | None = None
     peak_bytes: int | None = None
     warm_up_s: tuple[float, ...] = ()
     warm: bool | None = None
@@ -203,9 +205,11 @@ class Timed:
         del session, held, ready
         _give_back_memory()
         answer.resident_bytes = resident.held_bytes(os.getpid())
-        resident.reset_peaks(os.getpid())
         session = runtime.open(artifact, threads=request.threads)
-        return _ready(session, inputs, _on_device(session, inputs))
+        ready = _ready(session, inputs, _on_device(session, inputs))
+        answer.opened_bytes = resident.held_bytes(os.getpid())
+        resident.reset_peaks(os.getpid())
+        return ready
 
 
 def _on_device(session: Session, inputs: Tensors) -> DeviceCall | None:
