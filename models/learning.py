@@ -14,14 +14,13 @@ class Learning:
     """How the training went.
 
     Attributes:
-        first_loss, last_loss: mean squared distance of the attended values from the wanted ones; 1 is where equal
-            weights start, 2 is a wrong key with all the weight.
+        losses: of each step: mean squared distance of the attended values from the wanted ones; 1 is where equal weights
+            start, 2 is a wrong key with all the weight.
         solved: share of the items whose loss ended below 1/2.
         first_gradient, last_gradient: median over the items of the norm of d loss / d scores.
     """
 
-    first_loss: float
-    last_loss: float
+    losses: tuple[float, ...]
     solved: float
     first_gradient: float
     last_gradient: float
@@ -37,7 +36,7 @@ def learn_to_recall(d_k: int, *, scaled: bool, seed: int = 0) -> Learning:
     K = torch.randn(ITEMS, KEYS, d_k, generator=generator)  # (items, keys, d_k)
     wanted = torch.eye(KEYS)[torch.randint(KEYS, (ITEMS,), generator=generator)]  # (items, keys)
     Q = torch.randn(ITEMS, d_k, generator=generator)
-    history = []
+    losses, gradients = [], []
     for _ in range(STEPS):
         scores = torch.einsum("id,ikd->ik", Q @ W, K) / (d_k**0.5 if scaled else 1.0)
         scores.retain_grad()
@@ -49,9 +48,10 @@ def learn_to_recall(d_k: int, *, scaled: bool, seed: int = 0) -> Learning:
         assert scores.grad is not None
         assert W.grad is not None
         gradient = (scores.grad * ITEMS).norm(dim=-1).median()
-        history.append((loss.item(), gradient.item(), (each < 0.5).float().mean().item()))
+        losses.append(loss.item())
+        gradients.append(gradient.item())
         with torch.no_grad():
             W -= RATE * W.grad
         W.grad = None
-    (first_loss, first_gradient, _), (last_loss, last_gradient, solved) = history[0], history[-1]
-    return Learning(first_loss, last_loss, solved, first_gradient, last_gradient)
+    solved = (each < 0.5).float().mean().item()
+    return Learning(tuple(losses), solved, gradients[0], gradients[-1])

@@ -55,6 +55,14 @@ class UnscaledAttention(ScaledDotProductAttention):
         return Q @ K.transpose(-2, -1)
 
 
+class OutputAlone(ScaledDotProductAttention):
+    """The same steps without a mask, for what they cost: the weights are made, and not returned."""
+
+    def forward(self, Q: Tensor, K: Tensor, V: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the output alone, with any number of axes before the last two."""
+        return super().forward(Q, K, V)[0]
+
+
 class SelfAttention(nn.Module):
     """The chapter's self-attention: Q, K and V are three linear maps of one X, then the formula above."""
 

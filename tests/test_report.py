@@ -598,7 +598,7 @@ def test_growth_is_fitted_over_the_lengths() -> None:
         timing(
             axes={"batch": 1, "seq_len": n},
             group=n,
-            resident_bytes=0,
+            opened_bytes=0,
             peak_bytes=1000 * n,
             **faster(1024**2 / n**2),
         )

@@ -13,13 +13,14 @@ from pathlib import Path
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, read_artifact
 from onnx_attest.models.entry import Entry
+from onnx_attest.verify.claims.growth import not_measured, run_growth
 from onnx_attest.verify.engine import Plan
 from onnx_attest.verify.environment import command_line, environment
 from onnx_attest.verify.evidence import FOLDER, told
 from onnx_attest.verify.latency import LENGTHS, AnyTimed, grouped_jobs, measure
 from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.pool import cores, run_tasks
-from onnx_attest.verify.records import AnyRecord, ArtifactRecord
+from onnx_attest.verify.records import AnyRecord, ArtifactRecord, ClaimRecord
 from onnx_attest.verify.report import write_reports
 from onnx_attest.verify.report.folder import refuse_unwritable
 from onnx_attest.verify.runtimes.isolated import processes_of
@@ -82,6 +83,7 @@ def run_job(job: Job) -> list[AnyRecord]:
             records += verified
         if job.latency:
             records += _time_all(job, _exported(records, scratch / "artifacts"))
+        records += _costs(job, scratch / "claims")
         records += told(records, job.evidence)
         records += conclude(records, required=job.required, duration_s=time.monotonic() - started)
         job.on_step("write the reports")
@@ -104,12 +106,26 @@ def _tasks(job: Job, scratch: Path) -> list[Task]:
         _task(job, scratch / "artifacts", entry.reference or entry.name, dtype)
         for dtype, entry in itertools.product(job.dtypes, job.entries)
     ]
-    wanted = any(entry.name == CHAPTER for entry in job.entries) if job.claims is None else job.claims
-    if wanted:
+    if _tests_claims(job):
         (scratch / "claims").mkdir()
         # First, since it is the longest but one: at the end it would leave the other cores idle.
         tasks.insert(0, _task(job, scratch / "claims", "", "float32"))
     return tasks
+
+
+def _tests_claims(job: Job) -> bool:
+    return any(entry.name == CHAPTER for entry in job.entries) if job.claims is None else job.claims
+
+
+def _costs(job: Job, folder: Path) -> Iterator[ClaimRecord]:
+    """Yield what attention costs on each runtime, the one statement of the chapter that is about time."""
+    if not _tests_claims(job):
+        return
+    if not job.latency:
+        yield from not_measured(job.plan)
+        return
+    job.on_step("fit what attention costs")
+    yield from run_growth(job.plan, folder, threads(job.plan))
 
 
 def _task(job: Job, folder: Path, reference: str, dtype: str) -> Task:

@@ -64,7 +64,7 @@ def _verdicts(records: Sequence[AnyRecord]) -> Iterable[Verdict]:
             yield record.verdict
         if isinstance(record, ArtifactRecord) and record.verdict != "passed":
             yield record.verdict
-        if isinstance(record, ClaimRecord) and record.verdict != "passed" and not record.known:
+        if isinstance(record, ClaimRecord) and record.verdict in ("failed", "errored") and not record.known:
             yield record.verdict
 
 

@@ -361,6 +361,20 @@ class LatencyRecord(TimedRecord, tag="latency", frozen=True, kw_only=True):
     bytes_by_node: int | None = None
     not_counted: tuple[str, ...] = ()
 
+    @property
+    def session_bytes(self) -> int | None:
+        """What its process came to hold when it was opened."""
+        return _more(self.resident_bytes, self.opened_bytes)
+
+    @property
+    def call_bytes(self) -> int | None:
+        """The most that calls held beyond the session and the inputs."""
+        return _more(self.opened_bytes, self.peak_bytes)
+
+
+def _more(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else max(0, after - before)
+
 
 class MachineRecord(TimedRecord, tag="machine", frozen=True, kw_only=True):
     """The machine's own product of two matrices, timed in the same rounds: what a processor does at most, and whether it stayed so.
@@ -383,7 +397,10 @@ class ClaimRecord(Record, tag="claim", frozen=True, kw_only=True):
         claim: the statement's number in the chapter.
         known: the public issue, if the runtime was expected to fail; it does not count then.
         setting: what was varied, `d_k 64` or `1024 equal scores` for example.
+        at: the number that was varied, 64 for example, where the setting has one: where a picture puts the record.
         measured: what was measured, by a name that says the unit; None where there is no number, and `reason` says why.
+        series: what a picture is drawn from, by a name that says the unit: numbers of the same length that belong
+            together, or a square matrix row by row.
     """
 
     claim: int
@@ -394,7 +411,9 @@ class ClaimRecord(Record, tag="claim", frozen=True, kw_only=True):
     dtype: str = "float32"
     model: str = ""
     setting: str = ""
+    at: float | None = None
     measured: dict[str, float | None] = {}
+    series: dict[str, tuple[float, ...]] = {}
 
 
 CORRECT = "none"

@@ -13,6 +13,7 @@ from onnx_attest.export.artifact import Artifact
 from onnx_attest.models.entry import Entry, resolve
 from onnx_attest.verify.claims import CLAIMS
 from onnx_attest.verify.claims.experiments import run_claims
+from onnx_attest.verify.claims.laboratory import Files
 from onnx_attest.verify.engine import Plan, Step, verify_artifact
 from onnx_attest.verify.findings import finding
 from onnx_attest.verify.known import Known
@@ -77,7 +78,7 @@ def run_task(task: Task, on_step: Callable[[Step], None]) -> Iterator[AnyRecord]
     on_step(Step(f"{task.model} {task.dtype}", EXPORT))
     try:
         if not task.reference:
-            yield from run_claims(plan, Path(task.folder))
+            yield from run_claims(plan, Files(Path(task.folder)))
             return
         for result in _export(resolve(task.reference), task):
             if isinstance(result, Artifact):

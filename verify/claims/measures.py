@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import PROFILES, Arithmetic, gamma
+from onnx_attest.verify.claims.fit import Exponent, fitted_exponent
+from onnx_attest.verify.claims.measured import Measured
+from onnx_attest.verify.metamorphic.evidence import Evidence
 from onnx_attest.verify.oracle import bounded
 from onnx_attest.verify.oracle.attention import row_limit
 from onnx_attest.verify.oracle.bounded import exact
@@ -18,14 +21,6 @@ Array = NDArray[Any]
 _SDS = 4.0
 _AGREES = 0.01
 _SOLVED, _STALLED = 0.9, 0.5
-
-
-class Measured(NamedTuple):
-    """Numbers, and why they do not bear the statement out ("" if they do)."""
-
-    numbers: dict[str, float | None]
-    wrong: str = ""
-    note: str = ""
 
 
 def products(scores: Array, Q: Array, K: Array, scale: float, arithmetic: Arithmetic) -> Measured:
@@ -46,6 +41,74 @@ def directions(scores: Array, Q: Array, K: Array) -> Measured:
     return Measured(
         {"nearest_has_highest_score": share},
         "" if share == 1 else f"for {1 - share:.1%} of the queries it is not",
+    )
+
+
+FEWEST = 3
+"""Points that an exponent can be fitted to."""
+_FLOAT_BYTES = 4
+
+
+def time_growth(seconds: Mapping[int, float], d_head: int) -> Measured:
+    """Fit the exponent of the time of one head, and say whether 2 is the nearest whole one.
+
+    The products Q K^T and P V are 2 n^2 d multiplications and additions each, so 4 n^2 d beside a softmax of n^2.
+
+    Args:
+        seconds: of a call by its number n of tokens, at least three.
+        d_head: width of queries, keys and values.
+    """
+    longest = max(seconds)
+    exponent = fitted_exponent(list(seconds), list(seconds.values()))
+    rate = 4 * longest**2 * d_head / seconds[longest] / 1e9
+    numbers = {**_numbers(exponent), "gflop_per_s_at_longest": rate}
+    return Measured(numbers, unclear=_unlike(exponent, "the time", 1.5, 2.5))
+
+
+def memory_growth(peak_bytes: Mapping[int, float], *, fused: bool) -> Measured:
+    """Fit the exponent of the memory of one head in float32, and count how many score matrices it is.
+
+    Whoever keeps a score matrix holds 4 n^2 bytes and grows as n^2; a fused kernel that goes through the keys in blocks
+    holds what the output takes, n, or buffers of one size.
+
+    Args:
+        peak_bytes: held at once during a call, by its number n of tokens, at least three.
+        fused: whether the attention is one operator.
+    """
+    longest = max(peak_bytes)
+    exponent = fitted_exponent(list(peak_bytes), list(peak_bytes.values()))
+    matrices = peak_bytes[longest] / (_FLOAT_BYTES * longest**2)
+    numbers = {
+        **_numbers(exponent),
+        "peak_mib_at_longest": peak_bytes[longest] / 2**20,
+        "score_matrices": matrices,
+    }
+    if exponent is None and fused and matrices < 1:  # so little that pages do not show it
+        return Measured(numbers, note="too little to fit an exponent to")
+    least, most = (-math.inf, 1.5) if fused else (1.5, 2.5)
+    unlike = _unlike(exponent, "the memory", least, most)
+    if not unlike:
+        return Measured(numbers)
+    held = "the scores are held whole" if matrices >= 1 else "the scores are never held whole"
+    return Measured(numbers, unclear=f"{unlike}; {held}")
+
+
+def _numbers(exponent: Exponent | None) -> dict[str, float | None]:
+    value, low, high = exponent or (None, None, None)
+    return {"exponent": value, "exponent_low": low, "exponent_high": high}
+
+
+def _unlike(exponent: Exponent | None, what: str, least: float, most: float) -> str:
+    """Return why an interval is not between two limits, "" if it is."""
+    if exponent is None:
+        return f"{what} is too little to fit an exponent to"
+    if least < exponent.low and exponent.high < most:
+        return ""
+    outside = exponent.high <= least or exponent.low >= most
+    return (
+        f"{what} grows as n^{exponent.value:.2f}"
+        if outside
+        else f"the interval of {what} is too wide to tell"
     )
 
 
@@ -71,17 +134,39 @@ def variances(bare: Array, scaled: Array, d_k: int) -> Measured:
     return Measured(numbers, f"{' and '.join(off)} is not 1 within four deviations" if off else "")
 
 
-def saturation(bare: Array, scaled: Array, before: float | None) -> Measured:
-    """Compare weights (..., keys) without and with the scale; `before` is the entropy without it at the last d_k."""
+def saturation(bare: Array, scaled: Array, before: Mapping[str, float | None]) -> Measured:
+    """Compare weights (..., keys) without and with the scale.
+
+    Largest weight and entropy are means over the rows. Of the norm of the Jacobian, through which every gradient passes,
+    the mean is that of the few rows in which two keys are level; the median is that of a usual row.
+
+    Args:
+        bare: without the scale.
+        scaled: with it.
+        before: what this returned for the last, smaller d_k; empty for the first.
+    """
     numbers: dict[str, float | None] = {}
     for name, weights in (("", bare), ("_scaled", scaled)):
         p = weights.astype(np.float64)
+        norms = _jacobian_norm(p)
         numbers[f"p_max{name}"] = float(p.max(-1).mean())
         numbers[f"entropy{name}"] = float(-(p * np.log(np.where(p > 0, p, 1.0))).sum(-1).mean())
-        numbers[f"jacobian{name}"] = float(_jacobian_norm(p).mean())
-    entropy, other = numbers["entropy"] or 0.0, numbers["entropy_scaled"] or 0.0
-    falls = entropy < other and (before is None or entropy < before)
-    return Measured(numbers, "" if falls else "the entropy without the scale does not fall")
+        numbers[f"jacobian_mean{name}"] = float(norms.mean())
+        numbers[f"jacobian_median{name}"] = float(np.median(norms))
+    wrong = (
+        []
+        if _below(numbers["entropy"], numbers["entropy_scaled"])
+        else ["the entropy is no lower without it"]
+    )
+    for name, sign in (("entropy", 1), ("jacobian_median", 1), ("p_max", -1)):
+        now, last = numbers[name], before.get(name)
+        if last is not None and now is not None and not sign * now < sign * last:
+            wrong.append(f"{name} does not {'fall' if sign > 0 else 'rise'} without the scale")
+    return Measured(numbers, "; ".join(wrong))
+
+
+def _below(one: float | None, other: float | None) -> bool:
+    return one is not None and other is not None and one < other
 
 
 def _jacobian_norm(p: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -162,3 +247,72 @@ def reach(changed: NDArray[np.bool_], *, causal: bool) -> Measured:
     if not changed[sees].all():
         return Measured(numbers, "a token does not reach a row that sees it")
     return Measured(numbers, "a token reaches a row before it" if changed[~sees].any() else "")
+
+
+def from_the_input(first: Array, second: Array, again: Array, allowed: Array) -> Measured:
+    """Hold the weights of two inputs (..., queries, keys) against each other, and against those of the first once more.
+
+    Args:
+        first: weights of one input.
+        second: weights of another.
+        again: weights of the first input in another run.
+        allowed: sum of the bounds of both inputs: what rounding can make of equal weights.
+    """
+    ratio = _difference(first, second) / allowed
+    repeated = float((_difference(first, again) / allowed).max())
+    numbers: dict[str, float | None] = {
+        "max_difference": float(_difference(first, second).max()),
+        "rows_that_differ": float((ratio > 1).any(-1).mean()),
+        "least_row_difference_over_bound": float(ratio.max(-1).min()),
+        "repeated_over_bound": repeated,
+    }
+    if not (ratio > 1).any(-1).all():
+        return Measured(numbers, "a row of weights is the same for another input")
+    return Measured(numbers, "" if repeated <= 1 else "the same input gives other weights")
+
+
+def _difference(one: Array, other: Array) -> NDArray[np.float64]:
+    return np.abs(one.astype(np.float64) - other.astype(np.float64))
+
+
+def in_any_order(evidence: Evidence, *, causal: bool) -> Measured:
+    """Say whether other places of the tokens are other places of the rows; not so where a token knows its place.
+
+    Args:
+        evidence: of the relation that the rows of permuted tokens are the permuted rows.
+        causal: whether a mask says who comes after whom: then it must not hold.
+    """
+    numbers: dict[str, float | None] = {
+        "other_bits": evidence.differing / evidence.elements,
+        "max_difference": evidence.largest,
+        "difference_over_bound": evidence.over_bound,
+    }
+    if evidence.holds == "unknown":
+        return Measured(numbers, unclear=evidence.text)
+    follows = evidence.holds in ("bitwise", "rounding")
+    if causal:
+        return Measured(
+            numbers, "a causal mask makes no difference" if follows else "", "does not hold, as it must"
+        )
+    note = "bit by bit" if evidence.holds == "bitwise" else "within rounding"
+    return Measured(numbers, "" if follows else evidence.text, note)
+
+
+def edges(weights: Array, mask: NDArray[np.bool_], arithmetic: Arithmetic) -> Measured:
+    """Say whether weights (1, queries, keys) are a graph: an edge to each token that the mask shows, and no other.
+
+    What leaves a node sums to 1 within the rounding of a sum.
+    """
+    p = weights.astype(np.float64)
+    sums = float(np.abs(p.sum(-1) - 1).max())
+    numbers: dict[str, float | None] = {
+        "nodes": float(p.shape[-1]),
+        "edges": float((p > 0).sum()),
+        "edges_that_the_mask_shows": float(mask.sum()),
+        "largest_weight": float(p.max()),
+        "smallest_weight": float(p[p > 0].min(initial=np.inf)),
+    }
+    if not np.array_equal(p > 0, mask):
+        return Measured(numbers, "the edges are not those that the mask shows")
+    limit = row_limit(p.shape[-1], arithmetic)
+    return Measured(numbers, "" if sums <= limit else f"what leaves a token sums to 1 only within {sums:.3g}")

@@ -10,6 +10,7 @@ from onnx_attest.verify.report.flatten import flat_rows
 from onnx_attest.verify.report.formats import UNKNOWN, number
 from onnx_attest.verify.report.grouping import grouped, of_kind
 from onnx_attest.verify.report.outcomes import shown
+from onnx_attest.verify.report.pictures.claims import file_name, pictures
 from onnx_attest.verify.report.tables import Table, escaped, page, to_csv, to_markdown
 
 NONE = "No statement of the chapter was tested in this run: `onnx-attest run --claims` does."
@@ -17,8 +18,14 @@ NONE = "No statement of the chapter was tested in this run: `onnx-attest run --c
 
 def claims(records: Iterable[AnyRecord]) -> str:
     """Return claims.md: each statement, what its experiment shows, and a table of what was measured."""
-    by_claim = grouped(of_kind(records, ClaimRecord), lambda record: record.claim)
-    parts = [part for claim in sorted(by_claim) for part in _statement(claim, by_claim[claim])]
+    mine = of_kind(records, ClaimRecord)
+    by_claim, drawn = grouped(mine, lambda record: record.claim), pictures(mine)
+    parts = []
+    for claim in sorted(by_claim):
+        heading, *shown = _statement(claim, by_claim[claim])
+        picture = drawn.get(claim)
+        image = [f"![{escaped(picture.alt)}]({file_name(claim)})"] if picture else []
+        parts += [heading, *shown[:1], *image, *shown[1:]] if claim in STATEMENTS else [heading, *shown]
     return page("The chapter's statements", parts or [NONE])
 
 

@@ -19,10 +19,11 @@ from onnx_attest.verify.report.views import VIEWS, render
 
 RECORDS = "records.jsonl"
 ARTIFACTS = "artifacts"
+PICTURES = "pictures"
 # Replacing a folder deletes what is in it, so it may hold nothing but a report. Finder adds its file anywhere.
 # A table of the benchmarks may stand beside a committed report: a new report keeps it.
 KEPT = ("detection.md", "operators.md")
-OURS = frozenset({RECORDS, ARTIFACTS, *VIEWS, *KEPT, ".DS_Store"})
+OURS = frozenset({RECORDS, ARTIFACTS, PICTURES, *VIEWS, *KEPT, ".DS_Store"})
 
 
 def write_reports(records: Iterable[AnyRecord], folder: Path, artifacts: Path | None = None) -> None:
@@ -119,6 +120,7 @@ def _replace(target: Path, texts: Mapping[str, bytes], source: Path | None) -> N
 def _build(new: Path, texts: Mapping[str, bytes], source: Path | None) -> None:
     new.mkdir()
     for name, data in texts.items():
+        (new / name).parent.mkdir(exist_ok=True)
         (new / name).write_bytes(data)
     if source is None:
         return

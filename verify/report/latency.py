@@ -56,8 +56,8 @@ def _derived(timing: Timing) -> dict[str, Value]:
         *((None,) * 3 if ratio is None else (ratio.estimate, *_ends(ratio))),
         timing.floor,
         timing.shown,
-        timing.session_bytes,
-        timing.call_bytes,
+        timing.record.session_bytes,
+        timing.record.call_bytes,
         timing.flops_per_s,
         timing.of_machine,
     )
@@ -85,9 +85,9 @@ def _growths(found: Sequence[Timing]) -> list[Growth]:
         time = exponent(points)
         if time is not None:
             held = [
-                (max(timing.record.axes.values()), (((0, float(timing.call_bytes)),),))
+                (max(timing.record.axes.values()), (((0, float(timing.record.call_bytes)),),))
                 for timing in members
-                if timing.call_bytes and timing.record.axes
+                if timing.record.call_bytes and timing.record.axes
             ]
             lengths = tuple(sorted(length for length, _ in points))
             growths.append(Growth(members[0].record, lengths, time, exponent(held)))
@@ -220,12 +220,12 @@ COLUMNS: tuple[Column[Timing], ...] = (
     Column(
         "session memory",
         "what the process came to hold when the session was opened",
-        _measured(lambda timing: _mib(timing.session_bytes)),
+        _measured(lambda timing: _mib(timing.record.session_bytes)),
     ),
     Column(
         "call memory",
         "the most that calls held beyond session and inputs",
-        _measured(lambda timing: _mib(timing.call_bytes)),
+        _measured(lambda timing: _mib(timing.record.call_bytes)),
     ),
     Column("reason", "why there is no number", _reason),
 )

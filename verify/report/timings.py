@@ -69,20 +69,6 @@ class Timing:
         own = None if self.machine is None else rate(self.machine)
         return self.flops_per_s / own if self.flops_per_s is not None and own else None
 
-    @property
-    def session_bytes(self) -> int | None:
-        """What its process came to hold when it was opened."""
-        return _more(self.record.resident_bytes, self.record.opened_bytes)
-
-    @property
-    def call_bytes(self) -> int | None:
-        """The most that calls held beyond the session and the inputs."""
-        return _more(self.record.opened_bytes, self.record.peak_bytes)
-
-
-def _more(before: int | None, after: int | None) -> int | None:
-    return None if before is None or after is None else max(0, after - before)
-
 
 def timings(records: Iterable[AnyRecord]) -> list[Timing]:
     """Return the timings that are results, not those of twins."""

@@ -10,6 +10,7 @@ from onnx_attest.verify.report.accuracy import accuracy, accuracy_csv
 from onnx_attest.verify.report.claims import claims, claims_csv
 from onnx_attest.verify.report.headroom import headroom_csv
 from onnx_attest.verify.report.latency import latency, latency_csv
+from onnx_attest.verify.report.pictures.claims import file_name, pictures
 from onnx_attest.verify.report.power import power, power_csv
 from onnx_attest.verify.report.relations import relations, relations_csv
 from onnx_attest.verify.report.stability import stability, stability_csv
@@ -38,4 +39,5 @@ VIEWS: Mapping[str, Callable[[Iterable[AnyRecord]], str]] = MappingProxyType(
 def render(records: Iterable[AnyRecord]) -> dict[str, str]:
     """Return the text of each file of the report, by its name; a pure function of the records."""
     records = list(records)
-    return {name: view(records) for name, view in VIEWS.items()}
+    drawn = {file_name(claim): picture.svg for claim, picture in pictures(records).items()}
+    return {name: view(records) for name, view in VIEWS.items()} | drawn
