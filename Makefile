@@ -13,7 +13,7 @@ CHAPTER := $(addprefix --model=,sdpa self-attention mha causal sdpa-naive sdpa-u
 
 .DEFAULT_GOAL := help
 .PHONY: help verify verify-all verify-cuda web test test-slow test-lowest lint format types layers check reference conformance bench \
-	bench-oracle bench-detection bench-speed bench-check bench-cases bench-long clean
+	bench-oracle bench-detection bench-speed bench-latency bench-check bench-cases bench-long clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -109,6 +109,11 @@ bench-detection: $(PEERS)/.ready  ## faults and correct kernels, judged by this 
 
 bench-speed: $(READY) $(PEERS)/.ready  ## what verifying a sentence encoder costs, beside Polygraphy and beside one inference
 	$(BIN)/python benchmarks/real/speed.py --polygraphy $(PEERS)/bin/polygraphy
+
+bench-latency: $(READY)  ## whether the latency report can be believed: A/A, a slowdown put in, and pyperf; half an hour
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
+	$(BIN)/python benchmarks/latency_trust.py --threads 1
+	$(BIN)/python benchmarks/latency_trust.py --threads 1 --pyperf 10
 
 bench-check: $(READY)  ## what check takes on a file of 1,000 nodes
 	$(BIN)/python benchmarks/check_speed.py

@@ -365,7 +365,6 @@ def test_costs_are_measured_on_a_runtime(tmp_path):
     assert held["ort-cpu", "written out, memory"] >= 1
     assert held["torch", "written out, memory"] >= 1
     assert held["torch", "fused, memory"] < 0.5
-    assert [one.verdict for one in records if one.setting == "written out, memory"] == ["passed"] * 2
     assert all(one.series["n"] == (1024, 1448, 2048) for one in records)
     assert all(cost > 0 for one in records for cost in one.series.get("fastest_s", (1,)))
 

@@ -20,7 +20,7 @@ DOUBLE = "double (float[n, 4] x) => (float[n, 4] y) { y = Add(x, x) }"
 # The opset-11 Softmax of onnx's reference evaluator is wrong (K7), so this graph has a runtime that fails.
 OLD_SOFTMAX = "old (float[2, 3, 4] x) => (float[2, 3, 4] y) { y = Softmax (x) }"
 UNKNOWN_TO_ORACLE = "det (float[n, 3, 3] x) => (float[n] y) { y = Det(x) }"
-COMMANDS = ("run", "export", "verify", "conformance", "report", "explain", "doctor")
+COMMANDS = ("run", "export", "verify", "bench", "conformance", "report", "explain", "doctor")
 
 # Runs a command and says which of the heavy packages it has imported.
 IMPORTED = """

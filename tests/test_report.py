@@ -25,6 +25,7 @@ from onnx_attest.verify.records import (
     FindingRecord,
     HeadroomRecord,
     LatencyRecord,
+    MachineRecord,
     RelationRecord,
     RunRecord,
     StabilityRecord,
@@ -247,7 +248,7 @@ def softmax_totals(*records: AnyRecord) -> list[dict[str, str]]:
 
 
 def timings(*records: AnyRecord) -> list[dict[str, str]]:
-    return table_rows(latency.latency(records))
+    return table_rows(latency.latency(records), "By export, runtime and shape")
 
 
 # Numbers
@@ -520,14 +521,146 @@ def test_the_legend_explains_each_column() -> None:
 # latency.md
 
 
-def test_latency_shows_median_spread_and_number_of_samples() -> None:
+def blocks(*sittings: Sequence[float], calls: int = 2) -> dict[str, Any]:
+    """Return the fields of a record whose blocks took so long, each call of a block alike."""
+    flat = [second for sitting in sittings for second in sitting]
+    return {
+        "latency_s": tuple(second for second in flat for _ in range(calls)),
+        "block_sizes": (calls,) * len(flat),
+        "block_rounds": tuple(range(len(flat))),
+        "block_sittings": tuple(index for index, sitting in enumerate(sittings) for _ in sitting),
+    }
+
+
+STEADY = blocks(*[[1e-3, 1.01e-3, 1e-3, 0.99e-3]] * 3)
+
+
+def faster(by: float) -> dict[str, Any]:
+    return STEADY | {"latency_s": tuple(second / by for second in STEADY["latency_s"])}
+
+
+def test_latency_shows_median_quantiles_and_number_of_samples() -> None:
     (row,) = timings(timing(latency_s=tuple(index * 1e-4 for index in range(11))))
-    assert (row["median"], row["p10 .. p90"], row["samples"]) == ("500 us", "100 us .. 900 us", "11")
+    shown = {name: row[name] for name in ("median", "p90", "p99", "iqr", "samples")}
+    assert shown == {"median": "500 us", "p90": "900 us", "p99": "990 us", "iqr": "500 us", "samples": "11"}
 
 
-def test_one_sample_has_no_spread() -> None:
-    (row,) = timings(timing(latency_s=(2e-4,)))
-    assert (row["median"], row["p10 .. p90"]) == ("200 us", "n/a")
+def test_the_interval_of_a_median_needs_sittings() -> None:
+    alone, several = timings(timing(latency_s=(2e-4,)), timing(**STEADY, runtime="ort-cpu-noopt"))
+    assert (alone["median"], alone["interval"]) == ("200 us", "n/a")
+    assert several["interval"] == "995 us .. 1.01 ms"
+
+
+def test_a_difference_is_shown_beyond_the_noise_floor_only() -> None:
+    torch = timing(runtime="torch", **STEADY)
+    twin = timing(runtime="torch", twin=True, **faster(1.02))
+    rows = timings(
+        torch,
+        timing(**faster(2)),
+        timing(runtime="a", **faster(1.015)),
+        timing(runtime="b", **faster(0.8)),
+        twin,
+    )
+    assert [row["shown"] for row in rows] == ["n/a", "faster", "no difference shown", "slower"]
+    (floor,) = table_rows(latency.latency([torch, twin]), "A runtime against itself")
+    assert (floor["runtime"], floor["ratio to itself"], floor["noise floor"]) == ("torch", "0.98", "2.0%")
+
+
+def test_without_a_twin_no_difference_is_claimed() -> None:
+    rows = timings(timing(runtime="torch", **STEADY), timing(**faster(2)))
+    assert (rows[-1]["ratio to torch"], rows[-1]["shown"]) == ("0.5x", "n/a")
+
+
+def test_torch_of_another_group_is_no_reference() -> None:
+    rows = timings(timing(runtime="torch", **STEADY), timing(group=1, **faster(2)))
+    assert rows[-1]["ratio to torch"] == "n/a"
+
+
+def test_work_is_set_against_the_machines_own() -> None:
+    machine = MachineRecord(library="NumPy", flops=10**9, threads=2, **blocks(*[[0.01] * 3] * 2))
+    (row,) = table_rows(
+        latency.latency([timing(flops=5 * 10**7, **STEADY), machine]), "By export, runtime and shape"
+    )
+    assert (row["GFLOP/s"], row["of the machine"]) == ("50", "0.5")
+    (row,) = table_rows(latency.latency([machine]), "The machine")
+    assert row["GFLOP/s"] == "100"
+    (row,) = timings(timing(flops=5 * 10**7, **STEADY))
+    assert (row["GFLOP/s"], row["of the machine"]) == ("50", "n/a")
+
+
+def test_memory_is_what_came_on_top() -> None:
+    (row,) = timings(timing(resident_bytes=2**30, opened_bytes=2**30 + 2**20, peak_bytes=2**30 + 4 * 2**20))
+    assert (row["session memory"], row["call memory"]) == ("1 MiB", "3 MiB")
+
+
+def test_growth_is_fitted_over_the_lengths() -> None:
+    records = [
+        timing(
+            axes={"batch": 1, "seq_len": n},
+            group=n,
+            opened_bytes=0,
+            peak_bytes=1000 * n,
+            **faster(1024**2 / n**2),
+        )
+        for n in (256, 512, 1024)
+    ]
+    (row,) = table_rows(latency.latency(records), "Growth with length")
+    assert (row["lengths"], row["exponent of memory"]) == ("256, 512, 1024", "1")
+    assert row["exponent of time"].startswith("2 (")
+
+
+# Which variant to ship
+
+
+def shipped(*records: AnyRecord) -> list[dict[str, str]]:
+    return table_rows(latency.latency(records), "Which variant to ship")
+
+
+def test_the_fastest_that_passed_is_marked_and_those_not_told_from_it() -> None:
+    records = (
+        timing(artifact_sha256="slow", variant="decomposed", opset=18, **STEADY),
+        timing(artifact_sha256="fast", variant="attention", opset=23, **faster(2)),
+        timing(artifact_sha256="as-fast", variant="attention", opset=24, **faster(1.99)),
+        timing(artifact_sha256="slow", variant="decomposed", opset=18, twin=True, **faster(1.02)),
+    )
+    cells = (cell(artifact_sha256=sha, verdict="passed") for sha in ("slow", "fast", "as-fast"))
+    (row,) = shipped(*records, *cells)
+    assert row["decomposed-18"] == "1 ms"
+    assert row["attention-23"] == "500 us (fastest)"
+    assert row["attention-24"] == "503 us (no difference shown to it)"
+
+
+@pytest.mark.parametrize("known", ["", "a public issue"])
+def test_one_that_failed_is_never_marked(known: str) -> None:
+    records = (
+        timing(artifact_sha256="slow", variant="decomposed", opset=18, **STEADY),
+        timing(artifact_sha256="wrong", variant="attention", opset=23, **faster(9)),
+        cell(artifact_sha256="slow", verdict="passed"),
+        cell(artifact_sha256="wrong", verdict="passed"),
+        cell(artifact_sha256="wrong", verdict="failed", known=known),
+    )
+    (row,) = shipped(*records)
+    assert row["decomposed-18"] == "1 ms (fastest)"
+    assert row["attention-23"] == "111 us (failed)"
+
+
+def test_a_file_right_on_another_runtime_is_not_verified_on_this_one() -> None:
+    here, there = timing(**faster(5)), timing(runtime="openvino-cpu", **STEADY)
+    rows = shipped(here, there, cell(artifact_sha256="ab", runtime="openvino-cpu", verdict="passed"))
+    assert {row["runtime"]: row["attention-24"] for row in rows} == {
+        "ort-cpu": "200 us (not verified)",
+        "openvino-cpu": "1 ms (fastest)",
+    }
+
+
+def test_nothing_verified_nothing_recommended() -> None:
+    text = latency.latency([timing(**STEADY)])
+    assert "so nothing is recommended" in text
+    assert "fastest)" not in text
+
+
+def test_torch_is_nothing_to_ship() -> None:
+    assert "Which variant to ship" not in latency.latency([timing(runtime="torch", **STEADY)])
 
 
 def test_ratio_is_to_torch_with_the_same_model_and_sizes() -> None:
@@ -549,7 +682,16 @@ def test_no_ratio_between_unlike_measurements(difference: dict[str, Any]) -> Non
 
 def test_no_samples_no_number() -> None:
     (row,) = timings(timing(verdict="errored", reason="out of memory", latency_s=()))
-    measured = ("threads", "session", "first call", "median", "p10 .. p90", "samples", "ratio to torch")
+    measured = (
+        "threads",
+        "session",
+        "first call",
+        "median",
+        "p90",
+        "samples",
+        "ratio to torch",
+        "call memory",
+    )
     assert {row[name] for name in measured} == {"n/a"}
 
 
@@ -835,6 +977,9 @@ def test_the_documentation_has_a_line_for_each_column() -> None:
         stability.BY_LOGITS,
         headroom.COLUMNS,
         latency.COLUMNS,
+        latency.FLOOR_COLUMNS,
+        latency.GROWTH_COLUMNS,
+        latency.MACHINE_COLUMNS,
     )
     listed = re.findall(r"^- `([^`]+)`: (.+)$", DOCS.read_text().partition("## accuracy.md")[2], re.MULTILINE)
     described = [(column.name, column.meaning) for table in tables for column in table]

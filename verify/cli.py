@@ -329,6 +329,80 @@ def power(
 
 
 @app.command()
+def bench(
+    file: Annotated[
+        list[Path], typer.Argument(help="ONNX files; those of one model are timed against each other.")
+    ],
+    runtime: Runtimes = None,
+    require: Require = None,
+    against: Annotated[
+        str | None, typer.Option(help="The module that torch is to be timed with, as for `verify`.")
+    ] = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Size of all axes that are no batch (repeatable); 32, 128, 512 by default."),
+    ] = None,
+    input_shapes: Annotated[
+        list[str] | None,
+        typer.Option("--input-shapes", help="Shapes instead of lengths: x:[2,128,512] (several)."),
+    ] = None,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            help="About how long each runtime is timed at each size, and up to three times as long on a noisy machine."
+        ),
+    ] = 2.0,
+    threads: Threads = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Also write reports to this folder.")
+    ] = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Time ONNX files on every runtime, side by side; whether they are right, `verify` says."""
+    from dataclasses import replace
+
+    from onnx_attest.export.artifact import read_artifact
+    from onnx_attest.verify.api import with_module
+    from onnx_attest.verify.inputs import parse_shapes
+    from onnx_attest.verify.latency import LENGTHS, THOROUGH
+    from onnx_attest.verify.latency.bench import run_bench
+    from onnx_attest.verify.pool import cores
+    from onnx_attest.verify.report import render, write_reports
+    from onnx_attest.verify.report.folder import refuse_unwritable
+
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"--seconds {seconds:g}: give a number above 0")
+    if length and input_shapes:
+        raise UsageError("give --length or --input-shapes, not both")
+    artifacts = [read_artifact(path) for path in file]
+    if against is not None:
+        artifacts = [with_module(artifact, _entry(against)) for artifact in artifacts]
+    if output is not None:
+        refuse_unwritable(output)
+    with console.progress() as step:
+        done = run_bench(
+            artifacts,
+            _named(runtime, require),
+            threads=threads or cores(),
+            budget=replace(THOROUGH, seconds=seconds),
+            lengths=tuple(length or LENGTHS),
+            shapes=parse_shapes(input_shapes) if input_shapes else None,
+            required=_names(require),
+            seed=seed,
+            on_step=step,
+        )
+    if output is not None:
+        write_reports(done.records, output)
+    if json:
+        console.show_json(done.as_object())
+    else:
+        note = f"\nThe reports are in {output}." if output else ""
+        console.show(render(done.records)["latency.md"] + note)
+    raise typer.Exit(done.exit_code)
+
+
+@app.command()
 def conformance(
     runtime: Runtimes = None,
     require: Require = None,

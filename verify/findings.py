@@ -555,6 +555,27 @@ _TABLE = (
         "Switch passes off one by one with disabled_optimizers, and report the pass.",
     ),
     Code(
+        "OA701", "warning", "A latency does not settle",
+        "Its median is known to less than 5 %: a difference of that size between two runtimes cannot be seen, and a second "
+        "run will give other numbers.",
+        "median 1.9 ms, between 1.7 and 2.4 ms; neighbours: other programs took 60 % of the processor time it took itself.",
+        "Do what the reason says: stop other programs, give fewer threads than processors, fix the clock; or measure longer "
+        "(onnx-attest bench --seconds).",
+    ),
+    Code(
+        "OA702", "note", "The warm-up ended before calls took the same time",
+        "Caches, memory pools or a just-in-time compiler may still be changing what a call takes.",
+        "A runtime that compiles a shape again after some calls.",
+        "Measure longer (onnx-attest bench --seconds), and look at warm_up_s in records.jsonl.",
+    ),
+    Code(
+        "OA703", "warning", "A runtime differs from itself",
+        "The reference was timed in two processes, in the same rounds. What it differs from itself is noise: smaller "
+        "differences between runtimes are told as no difference.",
+        "torch against itself: 1.02 (0.95 to 1.09), so differences of up to 9 % say nothing here.",
+        "Measure on a quieter machine or longer (onnx-attest bench --seconds).",
+    ),
+    Code(
         "OA801", "error", "The manifest describes another file",
         "Contract, module and export request are those of other bytes: what they say does not hold here.",
         "The .onnx file was optimised or edited after its export.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -48,7 +48,7 @@ def scores_held(
     holds = getattr(runtime, "holds_scores", None)
     if holds is None:
         return "", 0
-    inferred = {**shapes, **_inferred(model, shapes)}
+    inferred = {**shapes, **inferred_shapes(model, shapes)}
     held = [
         (node.name or node.op_type, element_bytes * _scores(node, inferred))
         for node in model.graph.node
@@ -91,7 +91,7 @@ def _largest(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> t
     given = max(((name, math.prod(shape)) for name, shape in shapes.items()), key=_size, default=("", 0))
     if given[1] > 2**40:  # beyond any machine, and the sizes may be beyond what a file can say
         return given
-    inferred = {**shapes, **_inferred(model, shapes)}  # inputs too: an Attention may take them as they are
+    inferred = {**shapes, **inferred_shapes(model, shapes)}  # inputs too: an Attention may take them as they are
     inside = (("", _scores_of_oracle(node, inferred)) for node in model.graph.node if node.op_type in _FUSED)
     return max(
         (*((name, math.prod(shape)) for name, shape in inferred.items()), *inside), key=_size, default=("", 0)
@@ -102,12 +102,23 @@ def _size(named: tuple[str, int]) -> int:
     return named[1]
 
 
-def _inferred(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+def inferred_graph(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.GraphProto | None:
+    """Return the graph with the types that shape inference finds for these sizes of inputs; its weights are inputs too.
+
+    None for sizes that do not fit the graph: the runtimes say so, in their own words.
+    """
     try:
-        graph = onnx.shape_inference.infer_shapes(_skeleton(model, shapes), data_prop=True).graph
-    except Exception:  # noqa: BLE001 - sizes that do not fit the graph: the runtimes say so, in their own words
-        return {}
-    return dict(_known([*graph.value_info, *graph.output]))
+        return onnx.shape_inference.infer_shapes(_skeleton(model, shapes), data_prop=True).graph
+    except Exception:  # noqa: BLE001 - its exception's class is the extension's own
+        return None
+
+
+def inferred_shapes(
+    model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes inside the graph and of its outputs, as far as they can be inferred."""
+    graph = inferred_graph(model, shapes)
+    return {} if graph is None else dict(known_shapes([*graph.value_info, *graph.output]))
 
 
 def _skeleton(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
@@ -130,7 +141,8 @@ def _skeleton(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> 
     )
 
 
-def _known(values: list[onnx.ValueInfoProto]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def known_shapes(values: Iterable[onnx.ValueInfoProto]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the shape of each value all of whose sizes are known."""
     for value in values:
         sizes = [
             axis.dim_value if axis.HasField("dim_value") else None

@@ -13,24 +13,21 @@ from pathlib import Path
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, read_artifact
 from onnx_attest.models.entry import Entry
-from onnx_attest.verify.cases import make_inputs
 from onnx_attest.verify.claims.growth import not_measured, run_growth
 from onnx_attest.verify.engine import Plan
 from onnx_attest.verify.environment import command_line, environment
 from onnx_attest.verify.evidence import FOLDER, told
-from onnx_attest.verify.latency import LatencyJob, measure
+from onnx_attest.verify.latency import LENGTHS, AnyTimed, grouped_jobs, measure
 from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.pool import cores, run_tasks
-from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CaseRecord, ClaimRecord, LatencyRecord
+from onnx_attest.verify.records import AnyRecord, ArtifactRecord, ClaimRecord
 from onnx_attest.verify.report import write_reports
 from onnx_attest.verify.report.folder import refuse_unwritable
 from onnx_attest.verify.runtimes.isolated import processes_of
 from onnx_attest.verify.runtimes.registry import reference_of
-from onnx_attest.verify.signature import read_signature
 from onnx_attest.verify.task import Task
 from onnx_attest.verify.workers.child import Limits
 
-LATENCY_LENGTHS = (32, 128, 512)
 CHAPTER = "sdpa"
 """The module that the chapter's statements are about."""
 
@@ -153,26 +150,12 @@ def _exported(records: Sequence[AnyRecord], folder: Path) -> list[Artifact]:
     return [by_sha[sha] for sha in wanted]
 
 
-def _time_all(job: Job, artifacts: Sequence[Artifact]) -> Iterator[LatencyRecord]:
-    """Yield the timings: one runtime after another, never two at a time."""
+def _time_all(job: Job, artifacts: Sequence[Artifact]) -> Iterator[AnyTimed]:
+    """Yield the timings: the variants of a model at one length against each other, and never two at a time."""
     timed = [artifact for artifact in artifacts if artifact.manifest and artifact.manifest.dtype == "float32"]
-    jobs = [item for artifact in timed for item in latency_jobs(artifact, job.plan.seed)]
-    for runtime in job.plan.runtimes:
-        job.on_step(f"time {runtime.name}")
-        yield from measure(reference_of(runtime), jobs, threads=threads(job.plan))
-
-
-def latency_jobs(artifact: Artifact, seed: int) -> list[LatencyJob]:
-    """Return one job for each length of LATENCY_LENGTHS, with gaussian inputs and masks that hide nothing."""
-    signature = read_signature(artifact)
-    contract = signature.contract
-    mask = "all" if "all" in contract.mask_kinds() else None
-    jobs = []
-    for length in LATENCY_LENGTHS:
-        axes = {axis: 1 if contract.is_batch(axis) else length for axis in contract.symbolic_axes()}
-        case = CaseRecord(name="latency", axes=axes, mask=mask, seed=seed)
-        jobs.append(LatencyJob(artifact, axes, make_inputs(contract, case, dtype=signature.floating)))
-    return jobs
+    jobs = grouped_jobs(timed, LENGTHS, job.plan.seed)
+    names = [reference_of(runtime) for runtime in job.plan.runtimes]
+    yield from measure(names, jobs, threads=threads(job.plan), on_step=job.on_step, seed=job.plan.seed)
 
 
 def threads(plan: Plan) -> int:

@@ -289,8 +289,52 @@ class RelationRecord(Record, tag="relation", frozen=True, kw_only=True):
         return bool(self.asked_by) and not (self.relation == "run-twice" and self.verdict == "passed")
 
 
-class LatencyRecord(Record, tag="latency", frozen=True, kw_only=True):
-    """Timings of one artifact on one runtime at one shape; raw samples, statistics are derived from them."""
+class TimedRecord(Record, frozen=True, kw_only=True):
+    """Raw timings of one participant of a measurement, block after block; statistics are derived from them.
+
+    Attributes:
+        group: the measurement. Its participants were timed in rounds, each in one block of a round, in random order.
+        latency_s: of all calls of all blocks.
+        block_sizes: calls of each block.
+        block_rounds: the round of each block, counted through the measurement.
+        block_sittings: the sitting of each block: for each, everything was opened anew.
+        threads: that the runtime was given.
+        affinity: the processors that its process could use.
+        busy_s: processor time of its process for all blocks.
+        others_s: processor time of all other programs during them, and what a host took away; None where unknown.
+        preempted: how often another program was put in its place during them.
+    """
+
+    group: int = 0
+    threads: int | None = None
+    affinity: tuple[int, ...] = ()
+    latency_s: tuple[float, ...] = ()
+    block_sizes: tuple[int, ...] = ()
+    block_rounds: tuple[int, ...] = ()
+    block_sittings: tuple[int, ...] = ()
+    busy_s: float | None = None
+    others_s: float | None = None
+    preempted: int = 0
+
+
+class LatencyRecord(TimedRecord, tag="latency", frozen=True, kw_only=True):
+    """Timings of one artifact on one runtime at one shape.
+
+    Attributes:
+        twin: it is the same runtime again in a second process, for the noise floor: no result of its own.
+        session_s: to open it for the first time.
+        first_call_s: the first call at this shape after that.
+        copies_s: of inputs to a device and outputs back, which no call holds; None where it computes in main memory.
+        warm_up_s: each call after the first one until they took the same time.
+        warm: whether they came to.
+        resident_bytes: that its process held before it was opened.
+        opened_bytes: and with it, before its first call.
+        peak_bytes: the most that it held from then to the end of the warm-up.
+        flops: multiplications and additions of the graph's matrix products for one call, see `work.py`.
+        bytes_least: inputs, weights and outputs, each once.
+        bytes_by_node: what goes in and out of each node.
+        not_counted: operators whose products are in none of these numbers.
+    """
 
     model: str
     variant: str
@@ -302,12 +346,48 @@ class LatencyRecord(Record, tag="latency", frozen=True, kw_only=True):
     axes: dict[str, int]
     verdict: Verdict
     reason: str = ""
+    twin: bool = False
     provider_used: tuple[str, ...] = ()
-    threads: int | None = None
     session_s: float | None = None
     first_call_s: float | None = None
-    warm_up_calls: int = 0
-    latency_s: tuple[float, ...] = ()
+    copies_s: float | None = None
+    warm_up_s: tuple[float, ...] = ()
+    warm: bool | None = None
+    resident_bytes: int | None = None
+    opened_bytes: int | None = None
+    peak_bytes: int | None = None
+    flops: int | None = None
+    bytes_least: int | None = None
+    bytes_by_node: int | None = None
+    not_counted: tuple[str, ...] = ()
+
+    @property
+    def session_bytes(self) -> int | None:
+        """What its process came to hold when it was opened."""
+        return _more(self.resident_bytes, self.opened_bytes)
+
+    @property
+    def call_bytes(self) -> int | None:
+        """The most that calls held beyond the session and the inputs."""
+        return _more(self.opened_bytes, self.peak_bytes)
+
+
+def _more(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else max(0, after - before)
+
+
+class MachineRecord(TimedRecord, tag="machine", frozen=True, kw_only=True):
+    """The machine's own product of two matrices, timed in the same rounds: what a processor does at most, and whether it stayed so.
+
+    Attributes:
+        library: that multiplied.
+        flops: of one call.
+        reason: why there are no timings.
+    """
+
+    library: str
+    flops: int
+    reason: str = ""
 
 
 class ClaimRecord(Record, tag="claim", frozen=True, kw_only=True):
@@ -507,6 +587,7 @@ AnyRecord = (
     | HeadroomRecord
     | RelationRecord
     | LatencyRecord
+    | MachineRecord
     | ClaimRecord
     | PowerRecord
     | ConformanceRecord

@@ -1,6 +1,6 @@
 """Statement 2, the cost grows as n^2: time and peak memory of one attention at several lengths, on every runtime.
 
-Both are measured alone, in processes of their own, after everything else: see `latency.py` and `peak.py`.
+Both are measured after everything else, all runtimes and both forms side by side at each length: see `latency/measure.py`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from onnx_attest.verify.claims.measured import recorded
 from onnx_attest.verify.engine import Plan
 from onnx_attest.verify.excuse import excuse_claim
 from onnx_attest.verify.latency import LatencyBudget, LatencyJob, measure
-from onnx_attest.verify.peak import PeakJob, measure_peaks
-from onnx_attest.verify.records import CaseRecord, ClaimRecord, Verdict
-from onnx_attest.verify.runtimes.base import Runtime
+from onnx_attest.verify.records import CaseRecord, ClaimRecord, LatencyRecord, Verdict
 from onnx_attest.verify.runtimes.registry import reference_of
 
 CLAIM = 2
@@ -32,7 +30,7 @@ LENGTHS = (512, 724, 1024, 1448, 2048, 2896, 4096)
 SHORTEST_WEIGHED = 1024
 """Its score matrix is 4 MiB, well above the pages that a runtime takes for other things."""
 FORMS = {"written out": "onnx_attest.models.costs:WRITTEN_OUT", "fused": "onnx_attest.models.costs:FUSED"}
-_BUDGET = LatencyBudget(warm_up_calls=1, minimum_samples=5, maximum_samples=200, seconds=0.15)
+_BUDGET = LatencyBudget(sittings=1, most_sittings=1, rounds=5, block_s=0.01, seconds=0.15)
 NOT_TIMED = "what attention costs is measured with the latency, and this run measures none (--no-latency)"
 
 
@@ -72,13 +70,15 @@ def run_growth(
         for runtime in plan.runtimes:
             yield ClaimRecord(claim=CLAIM, runtime=runtime.name, verdict="errored", reason=str(error))
         return
+    weighed = [length for length in lengths if length >= SHORTEST_WEIGHED]
+    timed = _timed(artifacts, plan, threads, lengths)
     for runtime in plan.runtimes:
-        times = _times(artifacts, runtime, plan, threads, lengths)
-        weighed = [length for length in lengths if length >= SHORTEST_WEIGHED]
-        peaks = _peaks(artifacts, runtime, plan, threads, weighed)
-        for cost, points in (("time", times), ("memory", peaks)):
+        mine = [record for record in timed if record.runtime == runtime.name]
+        for cost, point, sizes in (("time", _time, lengths), ("memory", _memory, weighed)):
             for form in FORMS:
-                yield excuse_claim(_judged(runtime.name, form, cost, points[form]), plan.known)
+                found = [_of(mine, artifacts[form], length) for length in sizes]
+                points = [point(length, record) for length, record in zip(sizes, found, strict=True)]
+                yield excuse_claim(_judged(runtime.name, form, cost, points), plan.known)
 
 
 def _export(reference: str, folder: Path) -> Artifact:
@@ -89,40 +89,42 @@ def _export(reference: str, folder: Path) -> Artifact:
     return replace(result, trusted=True)
 
 
-def _times(
-    artifacts: Mapping[str, Artifact], runtime: Runtime, plan: Plan, threads: int, lengths: Sequence[int]
-) -> _Points:
-    jobs = [_timed(artifact, length, plan.seed) for artifact in artifacts.values() for length in lengths]
-    records = iter(measure(reference_of(runtime), jobs, threads=threads, budget=_BUDGET))
-    points: _Points = {}
-    for form in artifacts:
-        points[form] = []
-        for length in lengths:
-            one = next(records)
-            # The fastest call, since what disturbs a call only adds to its time, and differently at each length.
-            points[form].append(_Point(length, min(one.latency_s, default=None), one.verdict, one.reason))
-    return points
+def _timed(
+    artifacts: Mapping[str, Artifact], plan: Plan, threads: int, lengths: Sequence[int]
+) -> list[LatencyRecord]:
+    jobs = [_job(artifact, length, plan.seed) for length in lengths for artifact in artifacts.values()]
+    names = [reference_of(runtime) for runtime in plan.runtimes]
+    records = measure(names, jobs, threads=threads, budget=_BUDGET, seed=plan.seed)
+    return [record for record in records if isinstance(record, LatencyRecord) and not record.twin]
 
 
-def _timed(artifact: Artifact, length: int, seed: int) -> LatencyJob:
+def _job(artifact: Artifact, length: int, seed: int) -> LatencyJob:
     assert artifact.manifest is not None  # made here
     axes = {"seq_len": length}
     case = CaseRecord(name="growth", axes=axes, seed=seed)
-    return LatencyJob(artifact, axes, make_inputs(artifact.manifest.contract, case))
+    return LatencyJob(artifact, axes, make_inputs(artifact.manifest.contract, case), f"length {length}")
 
 
-def _peaks(
-    artifacts: Mapping[str, Artifact], runtime: Runtime, plan: Plan, threads: int, lengths: Sequence[int]
-) -> _Points:
-    jobs = [PeakJob(artifact, {"seq_len": length}) for artifact in artifacts.values() for length in lengths]
-    answers = iter(measure_peaks(reference_of(runtime), jobs, threads=threads, seed=plan.seed))
-    points: _Points = {}
-    for form in artifacts:
-        points[form] = []
-        for length in lengths:
-            one = next(answers)
-            points[form].append(_Point(length, one.peak_bytes, one.verdict, one.reason))
-    return points
+def _of(records: Sequence[LatencyRecord], artifact: Artifact, length: int) -> LatencyRecord:
+    return next(
+        record
+        for record in records
+        if record.artifact_sha256 == artifact.sha256 and record.axes["seq_len"] == length
+    )
+
+
+def _time(length: int, record: LatencyRecord) -> _Point:
+    # The fastest call, since what disturbs a call only adds to its time, and differently at each length.
+    return _Point(length, min(record.latency_s, default=None), record.verdict, record.reason)
+
+
+def _memory(length: int, record: LatencyRecord) -> _Point:
+    """Return the most that calls held beyond the session and the inputs."""
+    if record.copies_s is not None:
+        return _Point(length, None, "skipped", "it computes in the memory of a device, which is not measured")
+    if record.verdict == "passed" and record.call_bytes is None:
+        return _Point(length, None, "skipped", "this system does not tell the peak of a process")
+    return _Point(length, record.call_bytes, record.verdict, record.reason)
 
 
 def _judged(runtime: str, form: str, cost: str, points: Sequence[_Point]) -> ClaimRecord:

@@ -111,6 +111,33 @@ class Clocked(Protocol):
         ...
 
 
+class DeviceCall(Protocol):
+    """A call whose inputs are on a device already, and whose outputs stay there.
+
+    Attributes:
+        copied_in_s: seconds that the inputs took to get there.
+    """
+
+    copied_in_s: float
+
+    def run(self) -> None:
+        """Compute the outputs, and wait until they are there."""
+        ...
+
+    def copied_out_s(self) -> float:
+        """Copy the outputs of the last run to the host, and return the seconds that it took."""
+        ...
+
+
+@runtime_checkable
+class OnDevice(Protocol):
+    """A session that may compute on a device with a memory of its own: copies are timed apart from calls."""
+
+    def on_device(self, inputs: Mapping[str, NDArray[Any]]) -> DeviceCall | None:
+        """Return a call with these inputs on the device, None if it computes in the host's memory."""
+        ...
+
+
 @runtime_checkable
 class Runtime(Protocol):
     """Something that executes an artifact."""

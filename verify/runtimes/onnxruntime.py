@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
+_HOST = "cpu"
+"""The device of ONNX Runtime whose memory is the host's."""
 _INSTALL = "onnx-attest[cpu] or onnx-attest[cuda], not both"
 # Errors reach us as exceptions; ORT's own log would say them a second time on stderr.
 _FATAL_ONLY = 4
@@ -124,7 +127,7 @@ class OrtRuntime:
             placement = with_copies(
                 placement, lambda folder: self.rewritten(artifact, folder, threads=threads)
             )
-        return OrtSession(session, placement, device="cuda" if self.provider == _CUDA else "cpu")
+        return OrtSession(session, placement, device="cuda" if self.provider == _CUDA else _HOST)
 
     def _session(self, source: str | bytes, options: ort.SessionOptions) -> ort.InferenceSession:
         """Return a session on the provider; ORT gives one on the CPU, without an exception, if that does not start."""
@@ -294,7 +297,7 @@ class OrtSession:
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Tensors:
         """Return the outputs by name, on the host."""
-        if self._device != "cpu":
+        if self._device != _HOST:
             return self._run_bound(inputs)
         if self._takes_or_gives_bfloat16:
             held = {
@@ -303,6 +306,10 @@ class OrtSession:
             values = self._session.run_with_ort_values(self._outputs, _as_values(held))
             return as_arrays(self._outputs, [_as_array(value) for value in values])
         return as_arrays(self._outputs, self._session.run(self._outputs, dict(inputs)))
+
+    def on_device(self, inputs: Mapping[str, NDArray[Any]]) -> OrtBound | None:
+        """Return a call with inputs and outputs bound to the device, None on the CPU."""
+        return None if self._device == _HOST else OrtBound(self._session, inputs, self._outputs, self._device)
 
     def _run_bound(self, inputs: Mapping[str, NDArray[Any]]) -> Tensors:
         binding = self._session.io_binding()
@@ -318,6 +325,52 @@ class OrtSession:
                 f"outputs came back on {', '.join(sorted(devices))}, not on {self._device}"
             )
         return as_arrays(self._outputs, [value.numpy() for value in values])
+
+
+class OrtBound:
+    """A call whose inputs are values on a device, and whose outputs are left there.
+
+    Attributes:
+        copied_in_s: seconds that the inputs took to get there.
+    """
+
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        inputs: Mapping[str, NDArray[Any]],
+        outputs: Sequence[str],
+        device: str,
+    ) -> None:
+        from onnxruntime import OrtValue
+
+        self._session, self._binding = session, session.io_binding()
+        start = time.perf_counter()
+        held = {
+            name: OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0)
+            for name, array in inputs.items()
+        }
+        for name, value in held.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for name in outputs:
+            self._binding.bind_output(name, device)
+        self._binding.synchronize_inputs()
+        self.copied_in_s = time.perf_counter() - start
+        self._held = held  # the binding only points to them
+
+    def run(self) -> None:
+        """Compute the outputs, and wait for the device."""
+        self._session.run_with_iobinding(self._binding)
+        self._binding.synchronize_outputs()
+
+    def copied_out_s(self) -> float:
+        """Copy the outputs of the last run to the host; return the seconds that it took."""
+        start = time.perf_counter()
+        self.outputs()
+        return time.perf_counter() - start
+
+    def outputs(self) -> list[NDArray[Any]]:
+        """Return the outputs of the last run, on the host."""
+        return list(self._binding.copy_outputs_to_cpu())
 
 
 def _as_values(inputs: Mapping[str, NDArray[Any]]) -> dict[str, ort.OrtValue]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -111,6 +112,12 @@ class TorchSession:
                 raise UnavailableError(f"{name} came back on {value.device.type}, not on {self._device}")
         return {name: _to_numpy(value) for name, value in zip(self._outputs, values, strict=True)}
 
+    def on_device(self, inputs: Mapping[str, NDArray[Any]]) -> TorchBound | None:
+        """Return a call with the inputs on the device, None on the CPU."""
+        if self._device == _CPU:
+            return None
+        return TorchBound(self._module, [inputs[name] for name in self._inputs], self._device)
+
     def attention_weights(self, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Return the weights of each scaled_dot_product_attention that a run calls, in order.
 
@@ -140,6 +147,44 @@ class TorchSession:
         with listener:
             outputs = self.run(inputs)
         return outputs, [_to_numpy(tensor) for tensor in listener.seen]
+
+
+class TorchBound:
+    """A call whose inputs are on a device, and whose outputs are left there.
+
+    Attributes:
+        copied_in_s: seconds that the inputs took to get there.
+    """
+
+    def __init__(self, module: Any, inputs: Sequence[NDArray[Any]], device: str) -> None:
+        self._module, self._device = module, device
+        start = time.perf_counter()
+        self._inputs = [_to_torch(array).to(device) for array in inputs]
+        self._wait()
+        self.copied_in_s = time.perf_counter() - start
+        self._outputs: Any = ()
+
+    def run(self) -> None:
+        """Compute the outputs, and wait for the device: torch returns before it has computed them."""
+        import torch
+
+        with torch.inference_mode(), torch.device(self._device):
+            self._outputs = self._module(*self._inputs)
+        self._wait()
+
+    def copied_out_s(self) -> float:
+        """Copy the outputs of the last run to the host; return the seconds that it took."""
+        outputs = self._outputs if isinstance(self._outputs, tuple | list) else (self._outputs,)
+        start = time.perf_counter()
+        for output in outputs:
+            output.cpu()
+        return time.perf_counter() - start
+
+    def _wait(self) -> None:
+        import torch
+
+        if self._device != _CPU:
+            torch.cuda.synchronize()
 
 
 def _details(device: str) -> dict[str, str]:

@@ -76,3 +76,40 @@ def _by_parents(pid: int) -> list[int]:
         found += following
         reached += following
     return found
+
+
+def reset_peaks(pid: int) -> bool:
+    """Make a process, and those that it started, count their largest size from now on; return whether that was done."""
+    done = [_reset_peak(one) for one in (pid, *descendants(pid))]
+    return all(done)
+
+
+def peak_bytes(pid: int) -> int | None:
+    """Return the largest size of a process, and of those that it started, each since its own count began.
+
+    It is an upper limit of what they held together. None where the system does not tell.
+    """
+    found = [_status_bytes(one, "VmHWM") for one in (pid, *descendants(pid))]
+    return sum(size for size in found if size is not None) if found[0] is not None else None
+
+
+def held_bytes(pid: int) -> int:
+    """Return what a process and those that it started hold."""
+    return sum(map(resident_bytes, (pid, *descendants(pid))))
+
+
+def _reset_peak(pid: int) -> bool:
+    try:
+        # 5 resets the high-water mark and nothing else, see proc(5).
+        (_PROC / str(pid) / "clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _status_bytes(pid: int, key: str) -> int | None:
+    try:
+        lines = (_PROC / str(pid) / "status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None
