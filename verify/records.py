@@ -471,6 +471,20 @@ class RunRecord(Record, tag="run", frozen=True, kw_only=True):
     duration_s: float
 
 
+class TimeRecord(Record, tag="time", frozen=True, kw_only=True):
+    """Where the time of a task went, or that of the run around the tasks.
+
+    Attributes:
+        task: the model and dtype; "" for the run itself, whose stages are its own.
+        process: number of the process that did it, from 0; tasks of one process follow each other.
+        seconds: by stage and kind of work, each instant counted once, see `verify.seams`.
+    """
+
+    task: str
+    process: int = 0
+    seconds: dict[str, dict[str, float]]
+
+
 class EvidenceRecord(Record, tag="evidence", frozen=True, kw_only=True):
     """What one CUDA runtime of another machine made of the files of this run; no part of this run's verdict.
 
@@ -506,6 +520,7 @@ AnyRecord = (
     | PowerRecord
     | ConformanceRecord
     | FindingRecord
+    | TimeRecord
     | RunRecord
 )
 
