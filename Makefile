@@ -13,7 +13,7 @@ CHAPTER := $(addprefix --model=,sdpa self-attention mha causal sdpa-naive sdpa-u
 
 .DEFAULT_GOAL := help
 .PHONY: help verify verify-all verify-cuda web test test-slow test-lowest lint format types layers check reference conformance bench \
-	bench-oracle bench-detection bench-speed bench-check bench-cases clean
+	bench-oracle bench-detection bench-run bench-speed bench-check bench-cases clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -109,6 +109,11 @@ bench-detection: $(PEERS)/.ready  ## faults and correct kernels, judged by this 
 
 bench-speed: $(READY) $(PEERS)/.ready  ## what verifying a sentence encoder costs, beside Polygraphy and beside one inference
 	$(BIN)/python benchmarks/real/speed.py --polygraphy $(PEERS)/bin/polygraphy
+
+# On the runtimes that every installation has; accuracy only, since timing takes as long as it is told to.
+EVERYWHERE := $(addprefix --runtime=,torch ort-cpu ort-cpu-noopt onnx-reference)
+bench-run: $(READY)  ## where the time of a run over the whole catalogue goes; a few minutes
+	$(BIN)/onnx-attest run --no-latency --profile $(EVERYWHERE) --output build/bench-run
 
 bench-check: $(READY)  ## what check takes on a file of 1,000 nodes
 	$(BIN)/python benchmarks/check_speed.py
