@@ -184,9 +184,10 @@ def lower(
     import torch
 
     from onnx_attest.export.calling import PREFIX
+    from onnx_attest.export.once import steps_taken_once
     from onnx_attest.export.strip import without_prefix
 
-    with quiet_exporter(), _tables_built_once():
+    with quiet_exporter(), steps_taken_once():
         try:
             result = torch.onnx.export(
                 program,
@@ -202,37 +203,6 @@ def lower(
             raise ExportError(f"torch.onnx.export: {_root_cause(error)}") from error
     assert result is not None
     return without_prefix(result.model_proto, PREFIX)
-
-
-_TABLES: dict[Any, Any] = {}
-
-
-@contextlib.contextmanager
-def _tables_built_once() -> Iterator[None]:
-    """Keep the exporter's table of translations for each opset; it builds it anew at each export, half of their time.
-
-    The table is private to torch, and so is its place. Where a version of torch has it elsewhere, exports take as long
-    as they do.
-    """
-    try:
-        from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-        original, build = vars(ONNXRegistry)["from_torchlib"], ONNXRegistry.from_torchlib
-    except (ImportError, AttributeError, KeyError):
-        yield
-        return
-
-    def kept(*arguments: Any, **options: Any) -> Any:
-        key = (arguments, tuple(sorted(options.items())))
-        if key not in _TABLES:
-            _TABLES[key] = build(*arguments, **options)
-        return _TABLES[key]
-
-    ONNXRegistry.from_torchlib = staticmethod(kept)
-    try:
-        yield
-    finally:
-        ONNXRegistry.from_torchlib = original
 
 
 def _root_cause(error: BaseException) -> str:

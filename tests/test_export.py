@@ -14,8 +14,11 @@ from onnx_attest.errors import UsageError
 from onnx_attest.export import export, export_entry
 from onnx_attest.export.api import ExportFailure
 from onnx_attest.export.artifact import manifest_path, read_artifact
+from onnx_attest.export.lower import capture, example_inputs, lower
+from onnx_attest.export.strip import strip_metadata
 from onnx_attest.models import CATALOGUE, Entry, TensorSpec, resolve
 from onnx_attest.models.contract import Contract
+from onnx_attest.models.entry import build_module
 from onnx_attest.verify.asked_got import compare_asked_and_got
 from onnx_attest.verify.signature import read_signature
 
@@ -228,3 +231,54 @@ def test_kept_tables_change_no_byte_of_an_export(tmp_path):
         (artifact,) = export_entry(resolve("causal"), tmp_path / folder, variants=("attention",), opset=23)
         stems.append(artifact.sha256)
     assert stems[0] == stems[1]
+
+
+class Normalised(nn.Module):
+    """Has an operator that the exporter keeps from opset 23 on, and takes apart below."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.RMSNorm(8)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+NORMALISED = Entry(
+    "normalised", "RMS normalisation",
+    Contract((TensorSpec("x", ("n", 8)),), (TensorSpec("y", ("n", 8), role="output"),), {"n": 3}),
+    lambda: Normalised().eval(), ("decomposed",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", [resolve("causal"), NORMALISED], ids=lambda entry: entry.name)
+def test_a_program_decomposed_for_another_opset_changes_no_byte(entry, monkeypatch):
+    """What is decomposed once serves all opsets, but where an operator has a translation in some of them only."""
+    module, examples = build_module(entry), example_inputs(entry.contract, torch.float32)
+
+    def lowered(opsets):
+        program = capture(module, examples, entry.contract)
+        graphs = {opset: lower(program, module, examples, entry.contract, opset) for opset in opsets}
+        return {
+            opset: strip_metadata(graph).SerializeToString(deterministic=True)
+            for opset, graph in graphs.items()
+        }
+
+    lowered((24,))  # so that there is a larger table than 18's
+    forwards, backwards = lowered((18, 23, 24)), lowered((24, 23, 18))
+    monkeypatch.setattr("onnx_attest.export.once._remembering", lambda prepare, translated: prepare)
+    assert lowered((18, 23, 24)) == forwards == backwards
+
+
+def test_a_program_is_decomposed_once_for_all_opsets(tmp_path, monkeypatch):
+    calls = []
+    original = torch.export.ExportedProgram.run_decompositions
+    monkeypatch.setattr(
+        torch.export.ExportedProgram,
+        "run_decompositions",
+        lambda *a, **k: calls.append(1) or original(*a, **k),
+    )
+    list(export_entry(resolve("causal"), tmp_path / "tables", variants=("attention",)))
+    calls.clear()
+    assert len(list(export_entry(resolve("causal"), tmp_path / "files"))) == 3
+    assert len(calls) == 1

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
+from users_module import DOUBLE
 
 from onnx_attest.errors import UnwritableError
+from onnx_attest.verify import pool
 from onnx_attest.verify.pool import run_tasks
 from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CellRecord, FindingRecord
 from onnx_attest.verify.task import Task
 from onnx_attest.verify.workers import resident
 from onnx_attest.verify.workers.child import MIB, Limits
 
-DOUBLE = """
-import os, signal, torch
-from onnx_attest.models import Contract, Entry, TensorSpec
-
-class Double(torch.nn.Module):
-    def forward(self, x):
-        {in_eager}
-        return x + x
-
-contract = Contract(
-    (TensorSpec("x", ("batch", 3)),), (TensorSpec("output", ("batch", 3), role="output"),), {{"batch": 2}}
-)
-factory = Entry("double", "x + x", contract, lambda: Double().eval(), ("decomposed",))
-"""
 CRASH = "if not torch.compiler.is_exporting() and len(x) == 4: os.kill(os.getpid(), signal.SIGSEGV)"
 ANSWER = 'print(\'{"type":"done"}\', flush=True)\n'
 
@@ -130,13 +123,120 @@ def test_records_come_in_the_order_of_the_tasks(task):
     ]
 
 
-def test_the_cores_are_shared_out(task):
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_each_task_has_the_same_threads_however_many_run_at_a_time(task, processes):
+    """ONNX Runtime adds in another order with two threads: what a run says may not depend on --jobs."""
     asked = fake(
         "request = json.loads(line)\n"
-        "assert request['task']['threads'] == int(os.environ['OMP_NUM_THREADS'])\n"
+        "assert request['task']['threads'] == int(os.environ['OMP_NUM_THREADS']) == 1\n"
         "pathlib.Path(request['records']).touch()\n" + ANSWER
     )
-    assert list(run_tasks([task()] * 3, processes=2, worker=asked)) == [[], [], []]
+    assert list(run_tasks([task()] * 3, processes=processes, worker=asked)) == [[], [], []]
+
+
+def test_the_longest_tasks_are_begun_first(task, tmp_path):
+    begun = tmp_path / "begun"
+    answers = fake(
+        "request = json.loads(line)\n"
+        f"print(request['task']['cost'], file=open({str(begun)!r}, 'a'))\n"
+        "pathlib.Path(request['records']).touch()\n" + ANSWER
+    )
+    tasks = [msgspec.structs.replace(task(), cost=cost) for cost in (1.0, 3.0, 2.0)]
+    assert list(run_tasks(tasks, processes=1, worker=answers)) == [[], [], []]
+    assert begun.read_text().split() == ["3.0", "2.0", "1.0"]
+
+
+@pytest.mark.skipif(not resident.is_told(), reason="needs /proc, which tells what a process holds")
+def test_what_takes_more_than_its_share_of_the_memory_has_it_all_alone(task, tmp_path, monkeypatch):
+    monkeypatch.setattr(resident, "machine_bytes", lambda: 400 * MIB)  # of which 320 may be taken
+    tries = tmp_path / "tries"
+    greedy = fake(
+        "request = json.loads(line)\n"
+        "large = 'large' in request['task']['reference']\n"
+        f"large and print('a try', file=open({str(tries)!r}, 'a'))\n"
+        "held = bytearray(b'x') * (200 * 2**20 if large else 1)\n"
+        "time.sleep(0.5)\n"
+        "record = {'kind': 'artifact', 'model': 'large' if large else 'small', 'variant': '', 'opset': 18,\n"
+        "          'dtype': 'float32', 'verdict': 'passed'}\n"
+        "pathlib.Path(request['records']).write_text(json.dumps(record) + '\\n')\n" + ANSWER
+    )
+    tasks = [task(name="large.py"), task(name="small.py"), task(name="other.py")]
+    found = [records[0] for records in run_tasks(tasks, processes=2, worker=greedy)]
+    assert [(one.model, one.verdict) for one in found] == [
+        ("large", "passed"),
+        ("small", "passed"),
+        ("small", "passed"),
+    ]
+    assert tries.read_text().count("a try") == 2
+    # A limit that somebody gave is each process's own, and there is no second try.
+    (errored,) = run_tasks(tasks[:1], limits=Limits(memory_bytes=100 * MIB), worker=greedy)
+    assert "the limit is 100 MiB" in errored[0].reason
+    assert tries.read_text().count("a try") == 3
+
+
+def test_no_more_processes_than_there_is_memory_for(monkeypatch):
+    monkeypatch.setattr(pool, "cores", lambda: 8)
+    assert pool._fitting(1, None) == 8
+    assert pool._fitting(2, None) == 4
+    assert pool._fitting(1, 4 * 2**30) == 2
+
+
+def test_progress_says_how_many_are_done_and_what_is_going_on(task):
+    steps = fake(
+        "request = json.loads(line)\n"
+        "step = {'artifact': request['task']['reference'][-12:-11], 'runtime': 'ort-cpu', 'doing': 'a case'}\n"
+        "print(json.dumps({'type': 'step', 'step': step}), flush=True)\n"
+        "pathlib.Path(request['records']).touch()\n" + ANSWER
+    )
+    told: list[str] = []
+    list(run_tasks([task(name="a.py"), task(name="b.py")], processes=1, worker=steps, on_step=told.append))
+    assert told == ["0 of 2 done; a", "1 of 2 done; b"]
+    told.clear()
+    list(run_tasks([task(name="a.py")], worker=steps, on_step=told.append))
+    assert told == ["a ort-cpu a case"]
+
+
+STARTED = "pathlib.Path({pid!r}).write_text(str(os.getpid())), __import__('time').sleep(60)"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+def test_no_worker_outlives_a_run_that_is_ended(task, tmp_path, number):
+    pid, reports = tmp_path / "pid", tmp_path / "report"
+    reference = task(STARTED.format(pid=str(pid)).replace("pathlib", "__import__('pathlib')")).reference
+    command = (sys.executable, "-m", "onnx_attest", "run", "--model", reference, "-o", str(reports))
+    run = subprocess.Popen((*command, "--runtime", "onnx-reference"), stderr=subprocess.PIPE, text=True)
+    assert within(60, lambda: pid.exists() and pid.read_text()), run.communicate()
+    run.send_signal(number)
+    _, said = run.communicate(timeout=30)
+    assert within(10, lambda: not alive(int(pid.read_text())))
+    if number == signal.SIGINT:
+        assert (run.returncode, said) == (
+            130,
+            "onnx-attest: error: interrupted; what is written is whole, and no report is\n",
+        )
+        assert not [path for path in tmp_path.iterdir() if path.name.startswith(".report")]
+    assert not reports.exists()
+
+
+def within(seconds: float, condition: Callable[[], object]) -> bool:
+    """Return whether something comes true in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def alive(pid: int) -> bool:
+    """Return whether there is such a process, one that was waited for apart."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_no_process_outlives_the_tasks(task, tmp_path):

@@ -56,6 +56,8 @@ FILES = {
     "claims.csv",
     "power.md",
     "power.csv",
+    "time.md",
+    "time.csv",
 }
 SCREEN_LINES = 45
 CUDA_NEVER = "The CUDA path has never been executed in this run"

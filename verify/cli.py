@@ -118,13 +118,15 @@ def run(
     evidence: Annotated[
         Path, typer.Option(help="Folder of what other machines recorded, told beside the verdict.")
     ] = Path("reports/evidence"),
+    profile: Annotated[bool, typer.Option("--profile", help="Also say where the time went.")] = False,
     json: Json = False,
 ) -> None:
     """Export, verify and time the catalogue; write reports."""
     from onnx_attest.export.api import DTYPES, OPSETS
     from onnx_attest.models import catalogue, resolve
     from onnx_attest.verify.job import Job, run_job
-    from onnx_attest.verify.workers.child import usual_limits
+    from onnx_attest.verify.report import render
+    from onnx_attest.verify.workers.child import SILENCE_S, Limits
 
     _refuse_unknown("variant", variant, OPSETS)
     _refuse_unknown("dtype", dtype, DTYPES)
@@ -142,11 +144,14 @@ def run(
             claims,
             latency,
             jobs,
-            usual_limits(**limits),
-            step,
-            evidence,
+            Limits(limits["time_s"] or SILENCE_S, limits["memory_bytes"]),
+            profile=profile,
+            on_step=step,
+            evidence=evidence,
         )
         records = run_job(job)
+    if profile and not json:
+        console.show(render(records)["time.md"])
     _finish(records, json, f"The reports are in {output}.")
 
 

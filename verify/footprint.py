@@ -91,7 +91,10 @@ def _largest(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> t
     given = max(((name, math.prod(shape)) for name, shape in shapes.items()), key=_size, default=("", 0))
     if given[1] > 2**40:  # beyond any machine, and the sizes may be beyond what a file can say
         return given
-    inferred = {**shapes, **inferred_shapes(model, shapes)}  # inputs too: an Attention may take them as they are
+    inferred = {
+        **shapes,
+        **inferred_shapes(model, shapes),
+    }  # inputs too: an Attention may take them as they are
     inside = (("", _scores_of_oracle(node, inferred)) for node in model.graph.node if node.op_type in _FUSED)
     return max(
         (*((name, math.prod(shape)) for name, shape in inferred.items()), *inside), key=_size, default=("", 0)

@@ -102,6 +102,8 @@ class Gauge:
                 quiet = noise_of(outputs, bounds, PROFILES[name]).rms_z <= NOISE_FACTOR
             if judged.passed and not judged.unbounded and quiet:
                 return name
+            if name == self.arithmetic.name and declared.unbounded:
+                return None  # those that follow are looser: what has no bound here has none there
         return None
 
     def _bounds_in(self, name: str) -> Mapping[str, Bounded] | None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from onnx_attest.errors import UsageError
+from onnx_attest.export.api import OPSETS
 from onnx_attest.export.artifact import Artifact, read_artifact
 from onnx_attest.models.entry import Entry
+from onnx_attest.verify.cases import plan_cases
 from onnx_attest.verify.claims.growth import not_measured, run_growth
 from onnx_attest.verify.engine import Plan
 from onnx_attest.verify.environment import command_line, environment
@@ -20,12 +25,13 @@ from onnx_attest.verify.evidence import FOLDER, told
 from onnx_attest.verify.latency import LENGTHS, AnyTimed, grouped_jobs, measure
 from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.pool import cores, run_tasks
-from onnx_attest.verify.records import AnyRecord, ArtifactRecord, ClaimRecord
+from onnx_attest.verify.records import AnyRecord, ArtifactRecord, ClaimRecord, TimeRecord
 from onnx_attest.verify.report import write_reports
 from onnx_attest.verify.report.folder import refuse_unwritable
 from onnx_attest.verify.runtimes.isolated import processes_of
 from onnx_attest.verify.runtimes.registry import reference_of
-from onnx_attest.verify.task import Task
+from onnx_attest.verify.stopwatch import Stopwatch
+from onnx_attest.verify.task import Engine, Task
 from onnx_attest.verify.workers.child import Limits
 
 CHAPTER = "sdpa"
@@ -44,8 +50,10 @@ class Job:
         folder: of the reports.
         claims: whether to test the chapter's statements; by default if its module is among the models.
         latency: whether to time what was verified.
-        processes: how many models are verified at a time; by default one a core. Timing is one at a time.
+        processes: how many models are verified at a time; by default one a core. Timing is one at a time, after them.
         limits: of each step of these processes; the usual ones by default.
+        engine: what runs the tasks, instead of processes of this machine with these limits.
+        profile: record where the time goes.
         on_step: told what is going on, for a progress bar.
         evidence: the folder of what other machines recorded.
     """
@@ -60,6 +68,8 @@ class Job:
     latency: bool = True
     processes: int | None = None
     limits: Limits | None = None
+    engine: Engine | None = None
+    profile: bool = False
     on_step: Callable[[str], None] = field(default=lambda step: None)
     evidence: Path = FOLDER
 
@@ -70,27 +80,35 @@ def run_job(job: Job) -> list[AnyRecord]:
     Raises:
         UsageError: two models of one name, or the folder cannot be written: said before anything is exported.
     """
-    started = time.monotonic()
+    started, watch = time.monotonic(), Stopwatch(time.monotonic)
     names = [entry.name for entry in job.entries]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise UsageError(f"two models are called {twice[0]}, and so would their files be; rename one")
     scratch = _scratch(job.folder)
     try:
-        with processes_of(job.plan.runtimes):
+        with watch.stage("environment"), processes_of(job.plan.runtimes):
             records: list[AnyRecord] = [environment(job.plan.runtimes, command_line())]
-        tasks = _tasks(job, scratch)
-        for verified in run_tasks(tasks, processes=job.processes, on_step=job.on_step, limits=job.limits):
-            records += verified
+        with watch.stage("tasks"), closing(_engine(job)(_tasks(job, scratch))) as verified:
+            for some in verified:
+                records += some
         if job.latency:
-            records += _time_all(job, _exported(records, scratch / "artifacts"))
-        records += _costs(job, scratch / "claims")
+            with watch.stage("latency"):
+                records += _time_all(job, _exported(records, scratch / "artifacts"))
+        with watch.stage("costs"):
+            records += _costs(job, scratch / "claims")
         records += told(records, job.evidence)
+        if job.profile:
+            records.append(TimeRecord(task="", seconds=watch.taken()))
         records += conclude(records, required=job.required, duration_s=time.monotonic() - started)
         job.on_step("write the reports")
         write_reports(records, job.folder, scratch / "artifacts")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return records
+
+
+def _engine(job: Job) -> Engine:
+    return job.engine or partial(run_tasks, processes=job.processes, on_step=job.on_step, limits=job.limits)
 
 
 def _scratch(folder: Path) -> Path:
@@ -103,13 +121,12 @@ def _scratch(folder: Path) -> Path:
 
 def _tasks(job: Job, scratch: Path) -> list[Task]:
     tasks = [
-        _task(job, scratch / "artifacts", entry.reference or entry.name, dtype)
+        _task(job, scratch / "artifacts", entry.reference or entry.name, dtype, _cost(job, entry))
         for dtype, entry in itertools.product(job.dtypes, job.entries)
     ]
     if _tests_claims(job):
         (scratch / "claims").mkdir()
-        # First, since it is the longest but one: at the end it would leave the other cores idle.
-        tasks.insert(0, _task(job, scratch / "claims", "", "float32"))
+        tasks.insert(0, _task(job, scratch / "claims", "", "float32", math.inf))  # the longest but one or two
     return tasks
 
 
@@ -128,7 +145,7 @@ def _costs(job: Job, folder: Path) -> Iterator[ClaimRecord]:
     yield from run_growth(job.plan, folder, threads(job.plan))
 
 
-def _task(job: Job, folder: Path, reference: str, dtype: str) -> Task:
+def _task(job: Job, folder: Path, reference: str, dtype: str, cost: float) -> Task:
     return Task(
         reference=reference,
         dtype=dtype,
@@ -139,7 +156,15 @@ def _task(job: Job, folder: Path, reference: str, dtype: str) -> Task:
         seed=job.plan.seed,
         threads=job.plan.threads,
         fail_fast=job.plan.fail_fast,
+        cost=cost,
+        profile=job.profile,
     )
+
+
+def _cost(job: Job, entry: Entry) -> float:
+    """Return what an entry is expected to cost beside others: its files, and the cases of each."""
+    files = [opset for variant in job.variants or entry.variants for opset in OPSETS.get(variant, ())]
+    return float(len(files) * len(plan_cases(entry.contract, seed=job.plan.seed)))
 
 
 def _exported(records: Sequence[AnyRecord], folder: Path) -> list[Artifact]:

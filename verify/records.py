@@ -330,7 +330,7 @@ class LatencyRecord(TimedRecord, tag="latency", frozen=True, kw_only=True):
         resident_bytes: that its process held before it was opened.
         opened_bytes: and with it, before its first call.
         peak_bytes: the most that it held from then to the end of the warm-up.
-        flops: multiplications and additions of the graph's matrix products for one call, see `work.py`.
+        flops: multiplications and additions of the graph's matrix products for one call, see `flops.py`.
         bytes_least: inputs, weights and outputs, each once.
         bytes_by_node: what goes in and out of each node.
         not_counted: operators whose products are in none of these numbers.
@@ -556,6 +556,20 @@ class RunRecord(Record, tag="run", frozen=True, kw_only=True):
     duration_s: float
 
 
+class TimeRecord(Record, tag="time", frozen=True, kw_only=True):
+    """Where the time of a task went, or that of the run around the tasks.
+
+    Attributes:
+        task: the model and dtype; "" for the run itself, whose stages are its own.
+        process: number of the process that did it, from 0; tasks of one process follow each other.
+        seconds: by stage and kind of work, each instant counted once, see `verify.seams`.
+    """
+
+    task: str
+    process: int = 0
+    seconds: dict[str, dict[str, float]]
+
+
 class EvidenceRecord(Record, tag="evidence", frozen=True, kw_only=True):
     """What one CUDA runtime of another machine made of the files of this run; no part of this run's verdict.
 
@@ -592,6 +606,7 @@ AnyRecord = (
     | PowerRecord
     | ConformanceRecord
     | FindingRecord
+    | TimeRecord
     | RunRecord
 )
 

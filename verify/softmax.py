@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -58,70 +60,115 @@ def measure(weights: NDArray[Any], seen: AttentionSeen, arithmetic: Arithmetic) 
         return Stability(rows=total, empty_rows=empty, finite_ratio=ratio if rows.any() else 1.0, **common)
     return Stability(
         rows=total, empty_rows=empty, finite_ratio=ratio, **common,
-        **_rows(seen_weights[whole], _Rows.of(facts, whole), arithmetic),
+        **_rows(seen_weights[whole], _exact_rows(seen, whole, arithmetic), arithmetic),
         condition=_worst_condition(seen.facts, whole),
     )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """The exact side of the rows that are measured, flattened to (rows, keys)."""
+    """The exact side of the rows that are measured, flattened to (rows, keys), and the limits that follow from it.
+
+    It is the same for all runtimes of one arithmetic, and costs more than what is measured against it.
+    """
 
     p: NDArray[np.float64]
     error: NDArray[np.float64]
     theta: NDArray[np.float64]
     normaliser: NDArray[np.float64]
     masked: NDArray[np.bool_]
+    arithmetic: Arithmetic
 
-    @staticmethod
-    def of(facts: SoftmaxFacts, whole: NDArray[np.bool_]) -> _Rows:
-        return _Rows(
+    @cached_property
+    def entropy_min(self) -> float:
+        """The least entropy of a row, nats."""
+        p = self.p
+        entropy = -(p * np.log(p, out=np.zeros_like(p), where=p > 0)).sum(-1)
+        return float(np.maximum(entropy, 0.0).min())  # -0.0 for a single key
+
+    @cached_property
+    def leak_limit(self) -> NDArray[np.float64]:
+        """What a clamped exponential may leave on the masked keys of each row (MLAS: 4.2e-39 on each)."""
+        return np.asarray(2 * self.arithmetic.omega * np.maximum(self.masked.sum(-1), 1))
+
+    @cached_property
+    def may_flush(self) -> NDArray[np.bool_]:
+        """The weights that are not 0."""
+        return (self.p > 0) & ~self.masked
+
+    @cached_property
+    def weight_limit(self) -> NDArray[np.float64]:
+        """Of each weight's error: the bound, its storing, and what exponentials may lose to flushing."""
+        arithmetic, keys = self.arithmetic, self.p.shape[-1]
+        c, u = arithmetic.c_o, max(arithmetic.u_out, arithmetic.u_p)
+        limit = self.error * (1 + c * u) + c * u * self.p + 2 * keys * arithmetic.omega + arithmetic.eta
+        return np.asarray(limit)
+
+    @cached_property
+    def beside_flushing(self) -> NDArray[np.bool_]:
+        """The weights that are no matter of flushing to 0: what is left out has a share below omega."""
+        return np.asarray(self.p > np.sqrt(self.arithmetic.omega))
+
+    @cached_property
+    def divergence_limit(self) -> NDArray[np.float64]:
+        """1/2 sum p theta^2 of each row."""
+        # Storing and dividing add roundings that theta does not count.
+        stored = np.where(self.p > 0, self.theta, 0.0) + (self.arithmetic.c_o + 2) * self.arithmetic.u_out
+        with np.errstate(over="ignore"):
+            return np.asarray(0.5 * (self.p * stored**2).sum(-1))
+
+    @cached_property
+    def top(self) -> NDArray[np.intp]:
+        """Where the largest weight of each row is."""
+        return np.asarray(self.p.argmax(-1, keepdims=True))
+
+    @cached_property
+    def lse_limit(self) -> NDArray[np.float64]:
+        """Of the error of log-sum-exp in each row: max W + gamma_n, the top's own W, a division and a store."""
+        theta = np.where(self.p > 0, self.theta, 0.0)  # that of a masked key may be anything
+        own = np.log1p(np.take_along_axis(theta, self.top, -1))
+        W = own + np.log1p(theta).max(-1, keepdims=True)
+        return np.asarray(W + self.normaliser + (self.arithmetic.c_o + 2) * self.arithmetic.u_out)
+
+
+_EXACT: weakref.WeakKeyDictionary[AttentionSeen, dict[tuple[str, bytes], _Rows]] = weakref.WeakKeyDictionary()
+
+
+def _exact_rows(seen: AttentionSeen, whole: NDArray[np.bool_], arithmetic: Arithmetic) -> _Rows:
+    """Return the exact side of some rows of an attention, the same one as long as the oracle's evaluation is there."""
+    made, key, facts = _EXACT.setdefault(seen, {}), (arithmetic.name, whole.tobytes()), seen.facts
+    if key not in made:
+        made[key] = _Rows(
             p=facts.weights[whole],
             error=facts.weight_error()[whole],
             theta=facts.theta[whole],
             normaliser=facts.normaliser[whole],
             masked=facts.masked[whole],
+            arithmetic=arithmetic,
         )
+    return made[key]
 
 
 def _rows(weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic) -> dict[str, Any]:
     keys = weights.shape[-1]
     sums = np.abs(weights.sum(-1) - 1)
-    entropy = _entropy(exact.p)
     leak = np.where(exact.masked, weights, 0.0).sum(-1)
     return {
         "row_sum_err_u": float(sums.max() / arithmetic.u_out),
         "row_sum_err_over_limit": float(sums.max() / row_limit(keys, arithmetic)),
-        "weight_err_over_limit": float(_weight_ratio(weights, exact, arithmetic).max()),
-        "kl_over_limit": _divergence_ratio(weights, exact, arithmetic),
-        "lse_err_over_limit": _lse_ratio(weights, exact, arithmetic),
+        "weight_err_over_limit": float((np.abs(weights - exact.p) / exact.weight_limit).max()),
+        "kl_over_limit": _divergence_ratio(weights, exact),
+        "lse_err_over_limit": _lse_ratio(weights, exact),
         "p_max": float(weights.max()),
-        "entropy_min": float(entropy.min()),
-        "effective_keys_min": float(np.exp(entropy.min())),
-        "exp_flushed": int(((weights == 0) & (exact.p > 0) & ~exact.masked).sum()),
+        "entropy_min": exact.entropy_min,
+        "effective_keys_min": float(np.exp(exact.entropy_min)),
+        "exp_flushed": int(((weights == 0) & exact.may_flush).sum()),
         "mask_leak": float(leak.max()),
-        "mask_leak_over_limit": float((leak / _leak_limit(exact.masked, arithmetic)).max()),
+        "mask_leak_over_limit": float((leak / exact.leak_limit).max()),
     }
 
 
-def _leak_limit(masked: NDArray[np.bool_], arithmetic: Arithmetic) -> NDArray[np.float64]:
-    """Return what a clamped exponential may leave on the masked keys of each row (MLAS: 4.2e-39 on each)."""
-    return np.asarray(2 * arithmetic.omega * np.maximum(masked.sum(-1), 1))
-
-
-def _entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    entropy = -(p * np.log(p, out=np.zeros_like(p), where=p > 0)).sum(-1)
-    return np.asarray(np.maximum(entropy, 0.0))  # -0.0 for a single key
-
-
-def _weight_ratio(weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic) -> NDArray[np.float64]:
-    """Return each weight's error over its limit: the bound, its storing, and what exponentials may lose to flushing."""
-    c, u, keys = arithmetic.c_o, max(arithmetic.u_out, arithmetic.u_p), weights.shape[-1]
-    limit = exact.error * (1 + c * u) + c * u * exact.p + 2 * keys * arithmetic.omega + arithmetic.eta
-    return np.asarray(np.abs(weights - exact.p) / limit)
-
-
-def _divergence_ratio(weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic) -> float | None:
+def _divergence_ratio(weights: NDArray[np.float64], exact: _Rows) -> float | None:
     """Return KL(p || p^) over its limit 1/2 sum p theta^2, the largest of the rows whose limit is small.
 
     p^ is renormalised: the raw divergence would only measure the row sum's error. With x = p^/p - 1 it is
@@ -129,29 +176,23 @@ def _divergence_ratio(weights: NDArray[np.float64], exact: _Rows, arithmetic: Ar
     """
     with np.errstate(invalid="ignore"):  # a row of zeros, which other measures find
         renormalised = weights / weights.sum(-1, keepdims=True)
-    known = (exact.p > np.sqrt(arithmetic.omega)) & (renormalised > 0)
+    known = exact.beside_flushing & (renormalised > 0)
     x = np.divide(renormalised, exact.p, out=np.ones_like(weights), where=known) - 1  # 0 where not known
     divergence = (exact.p * (x - np.log1p(np.maximum(x, _LEAST_RATIO - 1)))).sum(-1)
-    # Storing and dividing add roundings that theta does not count.
-    stored = np.where(exact.p > 0, exact.theta, 0.0) + (arithmetic.c_o + 2) * arithmetic.u_out
-    with np.errstate(over="ignore"):
-        limit = 0.5 * (exact.p * stored**2).sum(-1)
+    limit = exact.divergence_limit
     # Above that, the second-order expansion behind the limit says nothing.
     valid = np.isfinite(limit) & (limit < 2.0**-10)
     return float((divergence[valid] / limit[valid]).max()) if valid.any() else None
 
 
-def _lse_ratio(weights: NDArray[np.float64], exact: _Rows, arithmetic: Arithmetic) -> float | None:
+def _lse_ratio(weights: NDArray[np.float64], exact: _Rows) -> float | None:
     """Return the error of log-sum-exp that the largest weight of each row implies, over its limit.
 
     A weight is e^(l - lse), so log p - log p^ at the row's largest weight is the error of lse, up to that weight's own
     W: at most max W + gamma_n and the roundings of a division and a store.
     """
-    top = exact.p.argmax(-1, keepdims=True)
-    p, seen = (np.take_along_axis(array, top, -1) for array in (exact.p, weights))
-    theta = np.where(exact.p > 0, exact.theta, 0.0)  # that of a masked key may be anything
-    W = np.log1p(np.take_along_axis(theta, top, -1)) + np.log1p(theta).max(-1, keepdims=True)
-    limit = W + exact.normaliser + (arithmetic.c_o + 2) * arithmetic.u_out
+    p, seen = (np.take_along_axis(array, exact.top, -1) for array in (exact.p, weights))
+    limit = exact.lse_limit
     valid = np.isfinite(limit) & (seen > 0)
     if not valid.any():
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -40,7 +40,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         variants: of those the entry has; all of them if none is named.
         folder: where the exported files go.
         runtimes: names, in the order of the reports.
+        threads: of each runtime; None for the engine's choice, which is the same however many tasks run at a time.
         dead: what an earlier attempt at this task died of.
+        cost: expected, beside that of other tasks: an engine begins the long ones first.
+        profile: end with a record of where the time went.
     """
 
     reference: str
@@ -53,11 +56,22 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     fail_fast: bool = False
     dead: tuple[Dead, ...] = ()
+    cost: float = 0.0
+    profile: bool = False
 
     @property
     def model(self) -> str:
         """The name to call it by before the entry is known."""
         return self.reference.rpartition(":")[2] or CLAIMS
+
+
+Engine = Callable[[Sequence[Task]], Generator[list[AnyRecord], None, None]]
+"""What runs tasks: it gives the records of each in the order of the tasks, however many it runs at a time, and where.
+
+A task is plain data (msgspec), and so are its records; it needs its folder, the runtimes that it names and torch, and no
+other task. What an engine runs in each of its processes is `run_task`, and `after_death` says what to do about one that
+died. Closing the generator ends all that is going on.
+"""
 
 
 def run_task(task: Task, on_step: Callable[[Step], None]) -> Iterator[AnyRecord]:
@@ -101,6 +115,21 @@ def _export(entry: Entry, task: Task) -> Iterator[Artifact | ExportFailure]:
     if task.variants and not variants:
         return
     yield from export_entry(entry, Path(task.folder), variants=variants, dtype=task.dtype)
+
+
+def after_death(task: Task, last: Step, reason: str) -> Task | list[AnyRecord]:
+    """Return what to do after the process of a task died: the task without what it died of, or the records of its end.
+
+    Args:
+        task: that was being done.
+        last: the step that was announced last.
+        reason: of the death, in one line.
+    """
+    tried = any((item.artifact, item.runtime) == (last.artifact, last.runtime) for item in task.dead)
+    if last.runtime == EXPORT or tried:
+        return failed_export(ExportFailure(task.model, "all", 0, task.dtype, f"{EXPORT}: {reason}"))
+    dead = Dead(last.artifact, last.runtime, f"{reason}, at {last.doing}")
+    return msgspec.structs.replace(task, dead=(*task.dead, dead))
 
 
 def failed_export(failure: ExportFailure) -> list[AnyRecord]:

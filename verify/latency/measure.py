@@ -26,6 +26,7 @@ import msgspec
 
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact
+from onnx_attest.verify.flops import Work, count
 from onnx_attest.verify.latency.budget import LatencyBudget
 from onnx_attest.verify.latency.participant import Host, Participant, opening_of, write_inputs
 from onnx_attest.verify.latency.unstable import unstable
@@ -33,7 +34,6 @@ from onnx_attest.verify.records import FindingRecord, LatencyRecord, MachineReco
 from onnx_attest.verify.runtimes.base import Tensors
 from onnx_attest.verify.runtimes.registry import select
 from onnx_attest.verify.samples import REFERENCE, median_of, ratios, rounds_of
-from onnx_attest.verify.work import Work, count
 from onnx_attest.verify.workers import product
 from onnx_attest.verify.workers.child import Child
 from onnx_attest.verify.workers.latency import Answer, Open

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import product
+from itertools import product, zip_longest
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,8 +46,10 @@ def in_blocks(
         whole_axes: so many last axes are never cut: those that the function reduces, or in which its results differ from
             its operands in size.
     """
+    if is_small(*operands):
+        return tuple(function(*operands))
     shape = np.broadcast_shapes(*(np.shape(one) for one in operands if one is not None))
-    places = list(_places(shape, whole_axes)) if math.prod(shape) >= _LEAST else []
+    places = list(_places(shape, whole_axes))
     if len(places) < 2:
         return tuple(function(*operands))
 
@@ -67,10 +69,21 @@ def in_blocks(
     return results
 
 
+def is_small(*operands: Part) -> bool:
+    """Whether operands that broadcast to each other are not worth blocks: without NumPy's word for it, which is dear."""
+    shapes: set[tuple[int, ...]] = {one.shape for one in operands if isinstance(one, np.ndarray)}
+    if len(shapes) == 1:
+        return math.prod(next(iter(shapes))) < _LEAST
+    backwards = zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
+    return math.prod(max(sizes) for sizes in backwards) < _LEAST
+
+
 def over_blocks(function: Callable[..., Result], operands: Sequence[Part]) -> list[Result]:
     """Return what a function of arrays gives for each block of operands that broadcast to each other, in any order."""
+    if is_small(*operands):
+        return [function(*operands)]
     shape = np.broadcast_shapes(*(np.shape(one) for one in operands if one is not None))
-    places = list(_places(shape, 0)) if math.prod(shape) >= _LEAST else []
+    places = list(_places(shape, 0))
     if len(places) < 2:
         return [function(*operands)]
     results: list[Result] = []

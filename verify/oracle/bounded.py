@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from onnx_attest.verify.arithmetic import Arithmetic, gamma
 from onnx_attest.verify.oracle import blocks
-from onnx_attest.verify.oracle.blocks import Part, in_blocks
+from onnx_attest.verify.oracle.blocks import Part, in_blocks, is_small
 
 if TYPE_CHECKING:
     from onnx_attest.verify.oracle.attention import SoftmaxFacts
@@ -79,9 +79,14 @@ class Bounded:
         """Return the same numbers in other places: value, error and variance go the same way."""
         shape = self.value.shape
         error, variance = (
-            None if own is None else move(np.broadcast_to(own, shape)) for own in (self.error, self.variance)
+            None if own is None else move(spread(own, shape)) for own in (self.error, self.variance)
         )
         return Bounded(move(self.value), error, variance=variance)
+
+
+def spread(array: Any, shape: tuple[int, ...]) -> Floats:
+    """Return an array in a shape that it broadcasts to: itself where it has that shape, as most do."""
+    return array if getattr(array, "shape", None) == shape else np.broadcast_to(array, shape)
 
 
 def exact(value: Any) -> Bounded:
@@ -97,7 +102,7 @@ def concatenated(parts: Sequence[Bounded], axis: int) -> Bounded:
     """Return the parts one behind the other along an axis."""
 
     def joined(own: list[Floats | float]) -> Floats:
-        sized = [np.broadcast_to(one, part.value.shape) for one, part in zip(own, parts, strict=True)]
+        sized = [spread(one, part.value.shape) for one, part in zip(own, parts, strict=True)]
         return np.concatenate(sized, axis)
 
     return Bounded(
@@ -128,6 +133,8 @@ def blockwise(function: Callable[P, Bounded]) -> Callable[P, Bounded]:
         operands = [one for one in given if isinstance(one, Bounded)]
         # What is known of a softmax is of whole rows.
         if any(one.softmax is not None or one.attended is not None for one in operands):
+            return function(*given, **others)
+        if is_small(*(one.value for one in operands)):
             return function(*given, **others)
         rest = given[len(operands) :]
 
@@ -175,7 +182,7 @@ def _together(value: Floats, arithmetic: Arithmetic, *parts: Floats | float) -> 
     if not arithmetic.deviations:
         return None
     with np.errstate(invalid="ignore", over="ignore"):
-        whole = np.broadcast_to(np.asarray(sum(parts)), value.shape)
+        whole = spread(np.asarray(sum(parts)), value.shape)
     if _all_finite(whole) and np.isfinite(value).all():
         return whole
     return np.where(np.isfinite(value) & np.isfinite(whole), whole, 0.0)
@@ -184,9 +191,9 @@ def _together(value: Floats, arithmetic: Arithmetic, *parts: Floats | float) -> 
 def _settled(value: Floats, error: Floats) -> Floats:
     """Return a bound of the value's shape: 0 on an infinity, which is what it is; infinite where nothing is known."""
     if _all_finite(error) and np.isfinite(value).all():
-        return np.broadcast_to(error, value.shape)
+        return spread(error, value.shape)
     known = np.where(np.isnan(error), np.inf, error)
-    return np.broadcast_to(np.where(np.isfinite(value), known, 0.0), value.shape)
+    return spread(np.where(np.isfinite(value), known, 0.0), value.shape)
 
 
 def _all_finite(magnitudes: Floats) -> bool:
@@ -321,7 +328,7 @@ def _keeping_magnitude(result: Bounded, a: Bounded, b: Bounded) -> Bounded:
     magnitude = a.magnitude if a.magnitude is not None else b.magnitude
     if magnitude is None:
         return result
-    return replace(result, magnitude=np.broadcast_to(magnitude, result.value.shape))
+    return replace(result, magnitude=spread(magnitude, result.value.shape))
 
 
 @blockwise
@@ -345,14 +352,14 @@ def root(a: Bounded, arithmetic: Arithmetic) -> Bounded:
     Raises:
         ArithmeticError: x has one sign, and the other within its error: NaN is a matter of rounding.
     """
-    error = np.broadcast_to(a.errors(), a.value.shape)
+    error = spread(a.errors(), a.value.shape)
     if np.any((error > 0) & (a.value < error) & (a.value >= -error)):
         raise ArithmeticError("takes the square root of a number that is negative within its rounding error")
     with np.errstate(invalid="ignore"):
         value = np.sqrt(a.value)
         sides = value + np.sqrt(a.value - error)
     inherited = np.divide(error, sides, out=np.zeros_like(value), where=sides > 0)
-    given = np.broadcast_to(a.variances(), value.shape)
+    given = spread(a.variances(), value.shape)
     variance = np.divide(given, 4 * a.value, out=np.zeros_like(value), where=a.value > 0)
     return rounded(value, inherited, arithmetic, variance=variance)
 
@@ -366,13 +373,13 @@ def total(a: Bounded, axes: tuple[int, ...], *, keepdims: bool, arithmetic: Arit
     if arithmetic.kernel is not None:
         return Bounded(arithmetic.kernel.total(a.value, axes, keepdims=keepdims))
     terms = a.value.size // max(value.size, 1)
-    error = np.broadcast_to(a.errors(), a.value.shape).sum(axes, keepdims=keepdims)
+    error = spread(a.errors(), a.value.shape).sum(axes, keepdims=keepdims)
     size = np.abs(a.value).sum(axes, keepdims=keepdims) + error
     rounding = gamma(terms, arithmetic.u_acc) * size + arithmetic.u_s * size
     rounding = rounding + np.where(size > 0, terms * arithmetic.omega, 0.0)  # a sum of zeros is zero
     variance = None
     if arithmetic.deviations:
-        given = np.broadcast_to(a.variances(), a.value.shape).sum(axes, keepdims=keepdims)
+        given = spread(a.variances(), a.value.shape).sum(axes, keepdims=keepdims)
         squares = (a.value**2).sum(axes, keepdims=keepdims)
         own = sum_variance(value, squares, terms, arithmetic)
         variance = _together(value, arithmetic, given, own, KAPPA * arithmetic.u_s**2 * value**2)
@@ -462,13 +469,9 @@ def _product_variance(a: Bounded, b: Bounded, value: Floats, arithmetic: Arithme
         squares = product_of_magnitudes(a2, b2)
         inherited: Floats | float = 0.0
         if b.variance is not None:
-            inherited = inherited + product_of_magnitudes(
-                a2, Magnitude(np.broadcast_to(b.variance, b.value.shape))
-            )
+            inherited = inherited + product_of_magnitudes(a2, Magnitude(spread(b.variance, b.value.shape)))
         if a.variance is not None:
-            inherited = inherited + product_of_magnitudes(
-                Magnitude(np.broadcast_to(a.variance, a.value.shape)), b2
-            )
+            inherited = inherited + product_of_magnitudes(Magnitude(spread(a.variance, a.value.shape)), b2)
     terms = a.value.shape[-1]
 
     def of(value: Floats, squares: Floats, inherited: Floats | float) -> tuple[Floats | None]:
@@ -562,9 +565,9 @@ def where(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
     value = np.where(condition.value, a.value, b.value)
     error, variance = None, None
     if a.error is not None or b.error is not None:
-        error = np.broadcast_to(np.where(condition.value, a.errors(), b.errors()), value.shape)
+        error = spread(np.where(condition.value, a.errors(), b.errors()), value.shape)
     if a.variance is not None or b.variance is not None:
-        variance = np.broadcast_to(np.where(condition.value, a.variances(), b.variances()), value.shape)
+        variance = spread(np.where(condition.value, a.variances(), b.variances()), value.shape)
     kept = _keeping_magnitude(Bounded(value, error, variance=variance), a, b)
     return replace(kept, softmax=_guarded(condition, a, b))
 
@@ -574,5 +577,5 @@ def _guarded(condition: Bounded, a: Bounded, b: Bounded) -> SoftmaxFacts | None:
     shape = np.broadcast_shapes(condition.value.shape, a.value.shape, b.value.shape)
     if b.softmax is None or np.any(a.value) or shape != b.value.shape:
         return None
-    same = bool(np.array_equal(np.broadcast_to(condition.value, shape), np.isnan(b.value)))
+    same = bool(np.array_equal(spread(condition.value, shape), np.isnan(b.value)))
     return b.softmax.without_nan() if same else None

@@ -15,6 +15,7 @@ from onnx_attest.verify.report.power import power, power_csv
 from onnx_attest.verify.report.relations import relations, relations_csv
 from onnx_attest.verify.report.stability import stability, stability_csv
 from onnx_attest.verify.report.summary import summary
+from onnx_attest.verify.report.time import time, time_csv
 
 VIEWS: Mapping[str, Callable[[Iterable[AnyRecord]], str]] = MappingProxyType(
     {
@@ -32,6 +33,8 @@ VIEWS: Mapping[str, Callable[[Iterable[AnyRecord]], str]] = MappingProxyType(
         "claims.csv": claims_csv,
         "power.md": power,
         "power.csv": power_csv,
+        "time.md": time,
+        "time.csv": time_csv,
     }
 )
 

@@ -91,6 +91,11 @@ class Child:
         """Whether there is a process, as far as is known."""
         return self._process is not None
 
+    @property
+    def overstepped(self) -> bool:
+        """Whether the last process was ended for the memory that it held."""
+        return self._watch is not None and self._watch.seen > self._watch.limit
+
     def __enter__(self) -> Child:
         return self
 
@@ -205,7 +210,7 @@ class Child:
         return code
 
     def _describe_end(self, code: int | None) -> str:
-        if self._watch is not None and self._watch.seen > self._watch.limit:
+        if self._watch is not None and self.overstepped:
             return (
                 f"its process held {self._watch.seen / MIB:,.0f} MiB of memory, the limit is {self._watch.limit / MIB:,.0f} "
                 "MiB, so it was killed"

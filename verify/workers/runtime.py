@@ -10,15 +10,9 @@ Requirements:
 from __future__ import annotations
 
 import base64
-import contextlib
-import ctypes
 import json
-import os
 import pickle
-import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,10 +23,9 @@ from onnx_attest.errors import UsageError
 from onnx_attest.verify.pages import keep_pages
 from onnx_attest.verify.runtimes.base import FallbackError, UnavailableError
 from onnx_attest.verify.workers.arrays import SharedFile, decode, encode
+from onnx_attest.verify.workers.orphan import end_with
 from onnx_attest.verify.workers.streams import one_line, private_streams
 
-_PR_SET_PDEATHSIG = 1  # of Linux' prctl
-_LOOK_S = 1.0
 _KINDS = {FallbackError: "fallback", UnavailableError: "unavailable", UsageError: "usage"}
 
 
@@ -167,7 +160,7 @@ def _received(artifact: Mapping[str, Any]) -> Received:
 def main() -> None:
     """Answer requests until there are no more."""
     settings = json.loads(sys.argv[1])
-    _die_with(settings["parent"], at_once=settings["at_once"])
+    end_with(settings["parent"], at_once=settings["at_once"])
     if settings["path"] is not None:  # as the parent finds its modules, a user's and a test's among them
         sys.path[:] = settings["path"]
     keep_pages()
@@ -176,26 +169,6 @@ def main() -> None:
     for line in requests:
         answers.write(json.dumps(server.answer(json.loads(line))).encode() + b"\n")
         answers.flush()
-
-
-def _die_with(parent: int, *, at_once: bool) -> None:
-    """End this process when its parent ends, however that ends.
-
-    Args:
-        parent: its process.
-        at_once: whether Linux may see to it. It does so when the *thread* ends that started us, so that has to be one
-            which lives as long as the parent.
-    """
-    if at_once and sys.platform.startswith("linux"):
-        with contextlib.suppress(OSError, AttributeError):  # another C library
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_LOOK_S)
-    os._exit(0)
 
 
 if __name__ == "__main__":

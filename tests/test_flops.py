@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 from onnx_attest.errors import UsageError
-from onnx_attest.verify.work import Work, count
+from onnx_attest.verify.flops import Work, count
 
 B, H, N, M, D, E = 2, 4, 6, 10, 8, 5
 
