@@ -56,7 +56,7 @@ test-lowest: $(LOWEST)/.ready  ## run the fast tests with the lowest supported v
 	$(LOWEST)/bin/python -m pytest -m "not slow and not pinned" $(SIDE_BY_SIDE)
 
 test-slow: $(READY)  ## run the slow tests
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --numprocesses auto --maxprocesses 2 --dist worksteal
 
 lint: $(READY)  ## style and formatting
 	$(BIN)/ruff check .
