@@ -692,6 +692,7 @@ def answer_first(request):
 """
 
 
+@pytest.mark.slow
 def test_a_slowdown_of_one_runtime_is_shown_and_none_is_not(artifact: Artifact, pids: Path) -> None:
     """Half as slow again, so that any machine shows it; how small a slowdown is seen, and how often, `make bench-latency` says."""
     budget = LatencyBudget(sittings=3, most_sittings=3, rounds=8, block_s=0.003, seconds=0.1, warm_up_s=0.02)
