@@ -94,8 +94,9 @@ def run_job(job: Job) -> list[AnyRecord]:
         if job.latency:
             with watch.stage("latency"):
                 records += _time_all(job, _exported(records, scratch / "artifacts"))
-        with watch.stage("costs"):
-            records += _costs(job, scratch / "claims")
+        if _tests_claims(job):
+            with watch.stage("costs"):
+                records += _costs(job, scratch / "claims")
         records += told(records, job.evidence)
         if job.profile:
             records.append(TimeRecord(task="", seconds=watch.taken()))
