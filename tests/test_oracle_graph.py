@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from onnx_attest.verify.arithmetic import PROFILES
+from onnx_attest.verify.oracle import program
 from onnx_attest.verify.oracle.graph import GraphOracle
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 
@@ -113,3 +114,17 @@ def test_softmax_follows_its_own_opset(opset):
     y = GraphOracle(model).evaluate({"x": x}, FP64).outputs["y"].value
     sums = y.sum((1, 2)) if opset == 11 else y.sum(-1)
     np.testing.assert_allclose(sums, np.ones_like(sums), rtol=2.0**-50)
+
+
+@pytest.mark.parametrize("fault", [NameError, ImportError])
+def test_a_fault_of_the_oracle_itself_is_no_operator_that_it_lacks(monkeypatch, fault):
+    def broken(node, inputs, arithmetic):
+        raise fault("of ours")
+
+    monkeypatch.setattr(program, "OPERATORS", {"Relu": broken})
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [x], [y]))
+    with pytest.raises(fault, match="of ours"):
+        GraphOracle(model).evaluate({"x": np.ones(2, np.float32)}, FP32)

@@ -229,6 +229,11 @@ def result_of(node: Node, known: Scope, arithmetic: Arithmetic) -> dict[str, Val
     try:
         values = operator(node, [known[name] if name else None for name in node.inputs], arithmetic)
         node.refuse_unasked()
+    except (
+        NameError,
+        ImportError,
+    ):  # no input does that: a fault of the oracle is not an operator that it lacks
+        raise
     except Exception as error:  # sizes that do not fit raise what NumPy likes: it is said
         raise UnsupportedOperatorError(f"{node.name}: {error}") from error
     if any(node.outputs[len(values) :]):
