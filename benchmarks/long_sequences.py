@@ -42,6 +42,7 @@ from onnx_attest.verify.gates import judge
 from onnx_attest.verify.oracle.graph import GraphOracle
 from onnx_attest.verify.runtimes.isolated import isolate, processes_of
 from onnx_attest.verify.runtimes.registry import select
+from onnx_attest.verify.workers.resident import high_water_bytes
 
 FEATURES, MIB = 64, 2.0**20
 DEVIATIONS = replace(PROFILES["fp32"], deviations=True)
@@ -181,7 +182,7 @@ def whole(form: str, path: Path, length: int, names: Sequence[str]) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         peak = 0
         while process.poll() is None:
-            peak = max(peak, peak_bytes(process.pid))
+            peak = max(peak, high_water_bytes(process.pid) or 0)
             time.sleep(LOOKED_S)
         assert process.stdout is not None
         said = json.loads(process.stdout.read())
@@ -197,15 +198,6 @@ def whole(form: str, path: Path, length: int, names: Sequence[str]) -> None:
     for finding in said["findings"]:
         if finding["code"] == "OA809":
             print(f"  {finding['message'].partition('. ')[0]}")
-
-
-def peak_bytes(pid: int) -> int:
-    """Return the most that a process has held so far, without those that it started; 0 once it is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def seconds(call: Callable[[], object]) -> float:

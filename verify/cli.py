@@ -314,7 +314,6 @@ def power(
     """Inject faults into a file, and report which of them a verification would catch."""
     from onnx_attest.export.artifact import read_artifact
     from onnx_attest.verify.power.job import run_power
-    from onnx_attest.verify.report import render, write_reports
     from onnx_attest.verify.report.folder import refuse_unwritable
 
     (chosen,) = _runtimes([runtime], (), _limits(time_limit, memory_limit), in_process=in_process)
@@ -323,14 +322,7 @@ def power(
         refuse_unwritable(output)
     with console.progress() as step:
         done = run_power(artifact, chosen, arithmetic=arithmetic, seed=seed, on_step=step)
-    if output is not None:
-        write_reports(done.records, output)
-    if json:
-        console.show_json(done.as_object())
-    else:
-        note = f"\nThe reports are in {output}." if output else ""
-        console.show(render(done.records)["power.md"] + note)
-    raise typer.Exit(done.exit_code)
+    _leave(done, "power.md", output, json)
 
 
 @app.command()
@@ -373,7 +365,6 @@ def bench(
     from onnx_attest.verify.latency import LENGTHS, THOROUGH
     from onnx_attest.verify.latency.bench import run_bench
     from onnx_attest.verify.pool import cores
-    from onnx_attest.verify.report import render, write_reports
     from onnx_attest.verify.report.folder import refuse_unwritable
 
     if not 0 < seconds < math.inf:
@@ -397,14 +388,7 @@ def bench(
             seed=seed,
             on_step=step,
         )
-    if output is not None:
-        write_reports(done.records, output)
-    if json:
-        console.show_json(done.as_object())
-    else:
-        note = f"\nThe reports are in {output}." if output else ""
-        console.show(render(done.records)["latency.md"] + note)
-    raise typer.Exit(done.exit_code)
+    _leave(done, "latency.md", output, json)
 
 
 @app.command()
@@ -657,6 +641,19 @@ def _list_models(json: bool) -> None:
         return
     width = max(map(len, entries))
     console.show("\n".join(f"{entry.name:{width}}  {entry.summary}" for entry in entries.values()))
+
+
+def _leave(done: Any, page: str, output: Path | None, json: bool) -> None:
+    """Write the reports of a command if asked to, show one page of them or all as an object, and exit with its code."""
+    from onnx_attest.verify.report import render, write_reports
+
+    if output is not None:
+        write_reports(done.records, output)
+    if json:
+        console.show_json(done.as_object())
+    else:
+        console.show(render(done.records)[page] + (f"\nThe reports are in {output}." if output else ""))
+    raise typer.Exit(done.exit_code)
 
 
 def _finish(records: Any, json: bool, note: str) -> None:

@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from onnx_attest.verify.records import TimedRecord
+from onnx_attest.verify.records import LatencyRecord, TimedRecord
 
 REFERENCE = "torch"
 """What others are compared with, where it was timed."""
@@ -170,6 +170,19 @@ def _medians(sittings: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     drawn = padded[chosen[..., None], places].reshape(_DRAWS, -1)
     medians: NDArray[np.float64] = np.median(drawn, axis=1)
     return medians
+
+
+def against_itself(records: Sequence[LatencyRecord]) -> Interval | None:
+    """Return the ratio of a group's twin to what it is the twin of; None where they were not timed."""
+    twin = next((one for one in records if one.twin and one.latency_s), None)
+    first = (
+        None if twin is None else next((one for one in records if not one.twin and _same(one, twin)), None)
+    )
+    return None if twin is None or first is None else median_of(paired(twin, first))
+
+
+def _same(one: LatencyRecord, other: LatencyRecord) -> bool:
+    return (one.artifact_sha256, one.runtime, one.axes) == (other.artifact_sha256, other.runtime, other.axes)
 
 
 def floor_of(twin: Interval | None) -> float | None:

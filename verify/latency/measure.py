@@ -5,8 +5,8 @@ has a process of its own, which imports nothing else. One after the other, a run
 was busy would seem slow: so all that compute the same are timed in turns, a few milliseconds each, in a new random
 order each round, and compared within rounds. A process is faster or slower by a few per cent for as long as it lives,
 for where its code and its memory happen to lie; so there are several sittings, each with processes of its own. The
-reference takes part twice, in two processes: what it differs from
-itself is the floor below which no difference says anything. Raw samples are recorded; see `samples.py`.
+reference takes part twice, in two processes: what it differs from itself is the floor below which no difference says
+anything. Raw samples are recorded; see `samples.py`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.flops import Work, count
 from onnx_attest.verify.latency.budget import LatencyBudget
-from onnx_attest.verify.latency.participant import Host, Participant, opening_of, write_inputs
+from onnx_attest.verify.latency.participant import Host, Kinds, Participant, opening_of, write_inputs
 from onnx_attest.verify.latency.unstable import unstable
 from onnx_attest.verify.records import FindingRecord, LatencyRecord, MachineRecord
 from onnx_attest.verify.runtimes.base import Tensors
 from onnx_attest.verify.runtimes.registry import select
-from onnx_attest.verify.samples import REFERENCE, median_of, ratios, rounds_of
+from onnx_attest.verify.samples import REFERENCE, Rounds, median_of, ratios, rounds_of
 from onnx_attest.verify.workers import product
 from onnx_attest.verify.workers.child import Child
 from onnx_attest.verify.workers.latency import Answer, Open
@@ -43,7 +43,7 @@ _WORKER = (sys.executable, "-m", "onnx_attest.verify.workers.latency")
 _DEFAULT_BUDGET = LatencyBudget()
 _PAUSE_S = 0.002
 """After each block: threads of a pool wait for more work in a loop, for a millisecond or so, and would slow the next."""
-_BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 AnyTimed = LatencyRecord | MachineRecord | FindingRecord
 
@@ -159,12 +159,13 @@ class _Hosts:
         key = runtime, twin
         if key not in self._hosts:
             settings = self._settings
-            environment = dict(os.environ) | {"OMP_NUM_THREADS": str(settings.threads)}
             # Only the machine's own product is computed by NumPy's BLAS; elsewhere its threads would be idle ones.
-            blas = settings.threads if not runtime else 1
-            environment |= dict.fromkeys(_BLAS_THREADS[: None if not runtime else 1], str(blas))
+            blas = dict.fromkeys(_BLAS_THREADS, str(settings.threads))
+            threads, environment = (settings.threads, None) if runtime else (None, {**os.environ, **blas})
             stderr = self._folder / f"stderr-{len(self._hosts)}.txt"
-            child = self._stack.enter_context(Child(settings.worker, None, stderr, environment=environment))
+            child = self._stack.enter_context(
+                Child(settings.worker, threads, stderr, environment=environment)
+            )
             self._hosts[key] = Host(child, settings.time_limit_s)
         return self._hosts[key]
 
@@ -187,6 +188,7 @@ class _Group:
         opening = Open(number=0, runtime="", threads=settings.threads, warm_up_s=warm_up_s)
         self._machine = Participant("", opening)
         self._entries: list[_Entry] = []
+        self._written: dict[int, tuple[Path, Kinds]] = {}
         self._twin: _Entry | None = None
 
     def needs(self, sitting: int) -> bool:
@@ -246,10 +248,9 @@ class _Group:
     def _participant(self, job: LatencyJob, runtime: str) -> Participant:
         self._numbers += 1
         number = self._numbers
-        path = self._folder / f"inputs-{self._jobs.index(job)}.npz"
         warm_up_s = self._settings.budget.warm_up_s
         try:
-            kinds = write_inputs(job.inputs, path)
+            path, kinds = self._inputs_of(job)
         except OSError as error:  # no room for the inputs
             lost = Answer(number=number, reason=one_line(f"{type(error).__name__}: {error}"))
             return Participant(runtime, Open(number=number, runtime=runtime, threads=1, warm_up_s=0), lost)
@@ -257,6 +258,18 @@ class _Group:
         return Participant(
             runtime, opening_of(number, job.artifact, runtime, threads, path, kinds, warm_up_s)
         )
+
+    def _inputs_of(self, job: LatencyJob) -> tuple[Path, Kinds]:
+        """Return the file of a job's inputs, which all its participants read, and their names and dtypes.
+
+        Raises:
+            OSError: there is no room.
+        """
+        place = self._jobs.index(job)
+        if place not in self._written:
+            path = self._folder / f"inputs-{place}.npz"
+            self._written[place] = path, write_inputs(job.inputs, path)
+        return self._written[place]
 
     def _open(self, one: Participant, host: Host) -> None:
         if one.opened is None or one.takes_part:
@@ -341,7 +354,7 @@ _OF_OPENING = (
 )  # fmt: skip
 
 
-def _rounds(one: Participant) -> Any:
+def _rounds(one: Participant) -> Rounds:
     timings: dict[str, Any] = one.timings()
     return rounds_of(
         timings["latency_s"], timings["block_sizes"], timings["block_rounds"], timings["block_sittings"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -16,6 +15,8 @@ from onnx_attest.verify.workers.child import Child
 from onnx_attest.verify.workers.latency import Answer, Close, Open, Request, Sample
 from onnx_attest.verify.workers.streams import one_line
 
+Kinds = tuple[tuple[str, ...], tuple[str, ...]]
+"""Names and dtypes of inputs."""
 _SHORT_S = 0.02
 """A call that takes longer fills the caches itself: none goes untimed before a block of such."""
 
@@ -141,7 +142,7 @@ class Participant:
         }
 
 
-def write_inputs(inputs: Tensors, path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def write_inputs(inputs: Tensors, path: Path) -> Kinds:
     """Write inputs for `Open`, and return their names and dtypes.
 
     Raises:
@@ -159,10 +160,10 @@ def opening_of(
     runtime: str,
     threads: int,
     inputs: Path,
-    kinds: tuple[Sequence[str], Sequence[str]],
+    kinds: Kinds,
     warm_up_s: float,
 ) -> Open:
-    """Return how an artifact is opened; `kinds` are the names and dtypes of its inputs."""
+    """Return how an artifact is opened."""
     names, dtypes = kinds
     return Open(
         number=number,
@@ -171,7 +172,7 @@ def opening_of(
         artifact=str(artifact.path.resolve()),
         trusted=artifact.trusted,
         inputs=str(inputs),
-        names=tuple(names),
-        dtypes=tuple(dtypes),
+        names=names,
+        dtypes=dtypes,
         warm_up_s=warm_up_s,
     )

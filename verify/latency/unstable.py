@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from onnx_attest.verify.findings import finding
-from onnx_attest.verify.records import FindingRecord, LatencyRecord
-from onnx_attest.verify.samples import RESOLUTION, Interval, floor_of, measured, median_of, paired
+from onnx_attest.verify.records import CaseRecord, FindingRecord, LatencyRecord
+from onnx_attest.verify.samples import RESOLUTION, Interval, against_itself, floor_of, measured, median_of
 
 _NEIGHBOURS = 0.05
 """The part of this process's own processor time that others may take meanwhile before they are named."""
@@ -38,12 +38,9 @@ def unstable(records: Sequence[LatencyRecord]) -> Iterator[FindingRecord]:
         yield _about(
             cold[0], "OA702", f"after {calls} calls two windows of five still differed by more than 5 %{more}"
         )
-    twin = next((record for record in records if record.twin and record.latency_s), None)
-    same = None if twin is None else next((one for one in timed if _same(one, twin)), None)
-    if twin is None or same is None:
-        return
-    floor = floor_of(against := median_of(paired(twin, same)))
+    floor = floor_of(against := against_itself(records))
     if against is not None and floor is not None and floor > RESOLUTION:
+        twin = next(record for record in records if record.twin)
         text = f"{twin.runtime} against itself: {_ratio(against)}, so differences of up to {floor:.0%} say nothing here"
         yield _about(twin, "OA703", f"{text}; {likely_reason(twin)}")
 
@@ -76,10 +73,6 @@ def _drift(record: LatencyRecord) -> float | None:
     return known[-1] / known[0] - 1
 
 
-def _same(one: LatencyRecord, other: LatencyRecord) -> bool:
-    return (one.artifact_sha256, one.runtime, one.axes) == (other.artifact_sha256, other.runtime, other.axes)
-
-
 def _shown(interval: Interval) -> str:
     assert interval.low is not None
     assert interval.high is not None
@@ -94,9 +87,8 @@ def _ratio(interval: Interval) -> str:
 
 def _about(record: LatencyRecord, code: str, message: str) -> FindingRecord:
     item = finding(code, message)
-    sizes = ",".join(f"{axis}={size}" for axis, size in record.axes.items())
     return FindingRecord(
         code=item.code, severity=item.severity, message=item.message, next_step=item.next_step,
         model=record.model, variant=record.variant, opset=record.opset, dtype=record.dtype, runtime=record.runtime,
-        case=f"latency[{sizes}]",
+        case=CaseRecord(name="latency", axes=record.axes).id,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from onnx_attest.verify.samples import (
     Interval,
     Quantiles,
     Rounds,
+    against_itself,
     difference,
     floor_of,
     measured,
@@ -76,7 +77,7 @@ def timings(records: Iterable[AnyRecord]) -> list[Timing]:
     machines = {record.group: record for record in of_kind(records, MachineRecord)}
     found: list[Timing] = []
     for group, members in grouped(of_kind(records, LatencyRecord), lambda record: record.group).items():
-        floor = floor_of(_against_itself(members))
+        floor = floor_of(against_itself(members))
         references = [one for one in members if one.runtime == REFERENCE and one.latency_s and not one.twin]
         found += [
             Timing(one, _reference(one, references), floor, machines.get(group))
@@ -102,7 +103,7 @@ class Floor:
 def floors(records: Iterable[AnyRecord]) -> list[Floor]:
     """Return what each group's reference differs from itself."""
     groups = grouped(of_kind(records, LatencyRecord), lambda record: record.group).values()
-    return [Floor(twin, _against_itself(members)) for members in groups for twin in members if twin.twin]
+    return [Floor(twin, against_itself(members)) for members in groups for twin in members if twin.twin]
 
 
 def rate(machine: MachineRecord) -> float | None:
@@ -123,16 +124,6 @@ def rounds_at(timing: Timing) -> tuple[int, Rounds] | None:
     """Return the length of a timing, the largest of its sizes, and its rounds; None where it has no size."""
     sizes = timing.record.axes.values()
     return (max(sizes), measured(timing.record)) if sizes else None
-
-
-def _against_itself(members: Sequence[LatencyRecord]) -> Interval | None:
-    twin = next((one for one in members if one.twin and one.latency_s), None)
-    first = next((one for one in members if twin and not one.twin and _same(one, twin)), None)
-    return None if twin is None or first is None else median_of(paired(twin, first))
-
-
-def _same(one: LatencyRecord, other: LatencyRecord) -> bool:
-    return (one.artifact_sha256, one.runtime, one.axes) == (other.artifact_sha256, other.runtime, other.axes)
 
 
 def _reference(record: LatencyRecord, references: Sequence[LatencyRecord]) -> LatencyRecord | None:

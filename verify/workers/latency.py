@@ -172,7 +172,7 @@ class Timed:
         self._ready.pop(request.number, None)
         answer.affinity = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
         if not request.runtime:
-            ready = product.ready(request.threads)
+            ready = product.ready()
             answer.runtime_version = product.version()
             answer.first_call_s = (timed := Ready(ready)).call_s()
         else:
@@ -219,13 +219,9 @@ def _on_device(session: Session, inputs: Tensors) -> DeviceCall | None:
 def _ready(session: Session, inputs: Tensors, held: DeviceCall | None) -> Ready:
     if held is not None:
         return Ready(held.run)
-    return Ready(*_calls(session, inputs))
-
-
-def _calls(session: Session, inputs: Tensors) -> tuple[Callable[[], object], Callable[[], float] | None]:
-    if isinstance(session, Clocked):
-        return lambda: session.run(inputs), lambda: session.last_call_s
-    return lambda: session.run(inputs), None
+    return Ready(
+        lambda: session.run(inputs), (lambda: session.last_call_s) if isinstance(session, Clocked) else None
+    )
 
 
 def warm_up(ready: Ready, seconds: float) -> tuple[tuple[float, ...], bool]:

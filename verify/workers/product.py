@@ -13,9 +13,8 @@ SIDE = 768
 FLOPS = 2 * SIDE**3
 
 
-def ready(threads: int) -> Callable[[], NDArray[Any]]:
-    """Return a call that multiplies the matrices; `threads` were given to the BLAS when this process was started."""
-    del threads
+def ready() -> Callable[[], NDArray[Any]]:
+    """Return a call that multiplies the matrices, with the threads that the BLAS was given when this process was started."""
     draw = np.random.default_rng(0)
     left, right = (draw.standard_normal((SIDE, SIDE), dtype=np.float32) for _ in range(2))
     out = np.empty_like(left)

@@ -89,7 +89,7 @@ def peak_bytes(pid: int) -> int | None:
 
     It is an upper limit of what they held together. None where the system does not tell.
     """
-    found = [_status_bytes(one, "VmHWM") for one in (pid, *descendants(pid))]
+    found = [high_water_bytes(one) for one in (pid, *descendants(pid))]
     return sum(size for size in found if size is not None) if found[0] is not None else None
 
 
@@ -107,9 +107,10 @@ def _reset_peak(pid: int) -> bool:
     return True
 
 
-def _status_bytes(pid: int, key: str) -> int | None:
+def high_water_bytes(pid: int) -> int | None:
+    """Return the most that one process held since its count began, without those that it started; None where unknown."""
     try:
         lines = (_PROC / str(pid) / "status").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
     except (OSError, StopIteration, ValueError, IndexError):
         return None
