@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 from onnx_attest.export.artifact import read_artifact
 from onnx_attest.verify.arithmetic import profile
@@ -20,7 +21,7 @@ from onnx_attest.verify.engine import Plan, verify_artifact
 from onnx_attest.verify.expected import Expected
 from onnx_attest.verify.finder.find import find
 from onnx_attest.verify.headroom.audit import CutSession, Headroom, worth_telling
-from onnx_attest.verify.headroom.cut import cut_out
+from onnx_attest.verify.headroom.cut import UncutError, cut_out
 from onnx_attest.verify.headroom.predicted import unshifted_break
 from onnx_attest.verify.headroom.search import RESOLUTION, first_break
 from onnx_attest.verify.outcome import conclude
@@ -238,6 +239,72 @@ def test_a_softmax_that_subtracts_its_maximum_never_breaks(onnx_file, runtime, g
     assert (record.verdict, record.reason, record.broke_at_logit, record.agrees) == ("passed", "", None, True)
     assert record.tried_to_logit > (1e4 if dtype == "float16" else 1e37)
     assert record.keys == (32 if graph == BLOCK else 8)
+
+
+def one_operator(
+    operator: str, widths: Mapping[str, tuple[str | int, ...]], **attributes: Any
+) -> onnx.ModelProto:
+    """Return an operator of com.microsoft on inputs of these axes; an integer one is named in capitals."""
+    kinds = {name: TensorProto.INT32 if name.isupper() else TensorProto.FLOAT for name in widths}
+    infos = [onnx.helper.make_tensor_value_info(name, kinds[name], axes) for name, axes in widths.items()]
+    names = list(widths)
+    if operator == "GroupQueryAttention":
+        names[3:3] = ["", ""]
+    outputs = ["y", "a", "b"] if operator == "GroupQueryAttention" else ["y"]
+    node = onnx.helper.make_node(operator, names, outputs, domain="com.microsoft", **attributes)
+    y = onnx.helper.make_tensor_value_info("y", TensorProto.FLOAT, ("b", "n", "w"))
+    opsets = [onnx.helper.make_opsetid("", 20), onnx.helper.make_opsetid("com.microsoft", 1)]
+    return onnx.helper.make_model(
+        onnx.helper.make_graph([node], "g", infos, [y]), opset_imports=opsets, ir_version=10
+    )
+
+
+CONTRIBUTED = {
+    "MultiHeadAttention": one_operator(
+        "MultiHeadAttention", dict.fromkeys("qkv", ("b", "n", 16)), num_heads=4, scale=0.3
+    ),
+    "Attention": one_operator(
+        "Attention", {"x": ("b", "n", 16), "w": (16, 48), "c": (48,)}, num_heads=4, unidirectional=1
+    ),
+    "GroupQueryAttention": one_operator(
+        "GroupQueryAttention",
+        {"q": ("b", "n", 32), "k": ("b", "n", 16), "v": ("b", "n", 16), "LAST": ("b",), "TOTAL": ()},
+        num_heads=4,
+        kv_num_heads=2,
+        local_window_size=3,
+    ),
+}
+
+
+@pytest.mark.parametrize("operator", CONTRIBUTED)
+def test_attention_inside_an_operator_of_onnx_runtime_is_asked_alone(tmp_path, operator):
+    model = CONTRIBUTED[operator]
+    onnx.save(model, tmp_path / "whole.onnx")
+    (softmax,) = find(model).softmaxes
+    cut = cut_out(model, softmax, 4)
+    (party,) = select(["ort-cpu"])
+    session = party.open(read_artifact(tmp_path / "whole.onnx"), model=cut.model)
+    for top in (1.0, 100.0, 1e30):
+        logits = np.array([[top, 0.0, -top, top / 2, 0.0], [0.0, 0.0, 0.0, top, top]])
+        assert cut.sums(session.run(cut.feed(logits))) == pytest.approx([1, 1], abs=1e-6)
+    seen = CutSession(cut, session, profile(party.arithmetic("float32")), shifted=True).measure(
+        np.eye(1, KEYS)
+    )
+    assert (seen.factor, seen.agrees) == (None, True)
+
+
+@pytest.mark.parametrize("more", [{"smooth_softmax": 1}, {"sink": 1}])
+def test_attention_with_a_sink_is_not_taken_apart(more):
+    model = onnx.ModelProto()
+    model.CopyFrom(CONTRIBUTED["GroupQueryAttention"])
+    if "sink" in more:
+        model.graph.node[0].input.extend(["", "", "", "", "sink"])
+        model.graph.input.append(onnx.helper.make_tensor_value_info("sink", TensorProto.FLOAT, (4,)))
+    else:
+        model.graph.node[0].attribute.append(onnx.helper.make_attribute("smooth_softmax", 1))
+    (softmax,) = find(model).softmaxes
+    with pytest.raises(UncutError, match="not cut out"):
+        cut_out(model, softmax, 4)
 
 
 # Caught when wrong

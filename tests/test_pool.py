@@ -16,8 +16,11 @@ from users_module import DOUBLE
 
 from onnx_attest.errors import UnwritableError
 from onnx_attest.verify import pool
+from onnx_attest.verify.engine import Plan
+from onnx_attest.verify.job import Job, run_job
 from onnx_attest.verify.pool import run_tasks
-from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CellRecord, FindingRecord
+from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CellRecord, ClaimRecord, FindingRecord
+from onnx_attest.verify.runtimes.registry import select
 from onnx_attest.verify.task import Task
 from onnx_attest.verify.workers import resident
 from onnx_attest.verify.workers.child import MIB, Limits
@@ -250,3 +253,12 @@ def test_no_process_outlives_the_tasks(task, tmp_path):
     pid = int(pids.read_text())
     records.close()
     assert not Path(f"/proc/{pid}").exists() or sys.platform != "linux"
+
+
+def test_the_experiments_of_a_run_are_a_task_like_any_other(tmp_path):
+    """What asks for them passes through JSON, which has no infinity."""
+    job = Job([], Plan(runtimes=select(("onnx-reference",))), tmp_path / "report", claims=True, latency=False)
+    records = run_job(job)
+    found = [record for record in records if isinstance(record, ClaimRecord)]
+    assert {record.claim for record in found} >= {1, 2, 4, 9, 10, 11}
+    assert not [record for record in records if isinstance(record, ArtifactRecord)], "its export failed"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import shutil
 import tempfile
 import time
@@ -22,7 +21,7 @@ from onnx_attest.verify.claims.growth import not_measured, run_growth
 from onnx_attest.verify.engine import Plan
 from onnx_attest.verify.environment import command_line, environment
 from onnx_attest.verify.evidence import FOLDER, told
-from onnx_attest.verify.latency import LENGTHS, AnyTimed, grouped_jobs, measure
+from onnx_attest.verify.latency import LENGTHS, AnyTimed, grouped_jobs, measure, worth_timing
 from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.pool import cores, run_tasks
 from onnx_attest.verify.records import AnyRecord, ArtifactRecord, ClaimRecord, TimeRecord
@@ -34,6 +33,8 @@ from onnx_attest.verify.stopwatch import Stopwatch
 from onnx_attest.verify.task import Engine, Task
 from onnx_attest.verify.workers.child import Limits
 
+_LONGEST = 1e9
+"""What the experiments cost beside any task: they take longer than all but one or two."""
 CHAPTER = "sdpa"
 """The module that the chapter's statements are about."""
 
@@ -93,7 +94,7 @@ def run_job(job: Job) -> list[AnyRecord]:
                 records += some
         if job.latency:
             with watch.stage("latency"):
-                records += _time_all(job, _exported(records, scratch / "artifacts"))
+                records += _time_all(job, records, _exported(records, scratch / "artifacts"))
         if _tests_claims(job):
             with watch.stage("costs"):
                 records += _costs(job, scratch / "claims")
@@ -127,7 +128,7 @@ def _tasks(job: Job, scratch: Path) -> list[Task]:
     ]
     if _tests_claims(job):
         (scratch / "claims").mkdir()
-        tasks.insert(0, _task(job, scratch / "claims", "", "float32", math.inf))  # the longest but one or two
+        tasks.insert(0, _task(job, scratch / "claims", "", "float32", _LONGEST))
     return tasks
 
 
@@ -176,9 +177,10 @@ def _exported(records: Sequence[AnyRecord], folder: Path) -> list[Artifact]:
     return [by_sha[sha] for sha in wanted]
 
 
-def _time_all(job: Job, artifacts: Sequence[Artifact]) -> Iterator[AnyTimed]:
+def _time_all(job: Job, records: Sequence[AnyRecord], artifacts: Sequence[Artifact]) -> Iterator[AnyTimed]:
     """Yield the timings: the variants of a model at one length against each other, and never two at a time."""
-    timed = [artifact for artifact in artifacts if artifact.manifest and artifact.manifest.dtype == "float32"]
+    timed, left_out = worth_timing(artifacts, records)
+    yield from left_out
     jobs = grouped_jobs(timed, LENGTHS, job.plan.seed)
     names = [reference_of(runtime) for runtime in job.plan.runtimes]
     yield from measure(names, jobs, threads=threads(job.plan), on_step=job.on_step, seed=job.plan.seed)

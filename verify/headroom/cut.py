@@ -13,17 +13,14 @@ from numpy.typing import NDArray
 
 from onnx_attest.verify.finder.found import Softmax
 from onnx_attest.verify.finder.graph import NAMES, Scope, attribute, qualified
+from onnx_attest.verify.headroom.inside import HEAD, last_query, standing_alone
 from onnx_attest.verify.oracle.program import constants_in
 from onnx_attest.verify.oracle.weights import is_beside
 from onnx_attest.verify.runtimes.base import Tensors
 from onnx_attest.verify.static.softmaxes import is_bounded
 
 Floats = NDArray[np.float64]
-_LOGITS, _WEIGHTS, _HEAD = "logits", "weights", 8
-_DROPPED = ("is_causal", "qk_matmul_output_mode", "q_num_heads", "kv_num_heads", "unidirectional")
-"""Of an attention: what masks, what asks for more outputs, and what says how heads are packed."""
-_ATTENTIONS = ("Attention", "com.microsoft.MultiHeadAttention")
-"""Operators with a softmax inside that can be cut out."""
+_LOGITS, _WEIGHTS = "logits", "weights"
 
 
 class UncutError(Exception):
@@ -234,49 +231,32 @@ def _serialised(model: onnx.ModelProto, graph: onnx.GraphProto) -> bytes:
 
 
 def _attention(model: onnx.ModelProto, softmax: Softmax) -> Cut:
-    """Return an attention operator with V = 1, whose output is the sum of the weights.
-
-    One query a row, of the one direction in which all keys lie: its product with a key is one product, and exact up to
-    its rounding. What masks is left out.
-    """
+    """Return an attention operator with V = 1, whose output is the sum of the weights."""
     (node,) = softmax.nodes
-    if qualified(node) not in _ATTENTIONS:
-        raise UncutError(f"a {qualified(node)} hides its logits, and is not cut out")
-    packed, kind = node.domain == "com.microsoft", softmax.kind
+    kind = softmax.kind
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
-    scale = attribute(node, "scale") or _HEAD**-0.5
-    heads = int(attribute(node, "num_heads") or 1) if packed else 1
-    copy = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=["Q", "K", "V"], output=[_WEIGHTS])
-    copy.attribute.extend(one for one in node.attribute if one.name not in _DROPPED)
-    axes = ["rows", "length", heads * _HEAD] if packed else ["rows", "heads", "length", _HEAD]
+    alone = standing_alone(node, dtype)
+    if alone is None:
+        raise UncutError(f"a {qualified(node)} hides its logits, and is not cut out")
+    scale = attribute(node, "scale") or HEAD**-0.5
     infos = [
-        onnx.helper.make_tensor_value_info(name, kind, [axis if axis != "length" else f"{name}_length" for axis in axes])
-        for name in "QKV"
+        onnx.helper.make_tensor_value_info(
+            name, onnx.helper.np_dtype_to_tensor_dtype(given.dtype) if given.dtype != dtype else kind, given.axes
+        )
+        for name, given in alone.inputs.items()
     ]  # fmt: skip
-    graph = onnx.helper.make_graph(
-        [copy], "attention", infos, [onnx.helper.make_empty_tensor_value_info(_WEIGHTS)]
-    )
+    held = [onnx.numpy_helper.from_array(array, name) for name, array in alone.constants.items()]
+    alone.node.output[:] = [_WEIGHTS, *[f"other{index}" for index in range(alone.more_outputs)]]
+    outputs = [onnx.helper.make_empty_tensor_value_info(_WEIGHTS)]
+    graph = onnx.helper.make_graph([alone.node], "attention", infos, outputs, held)
     largest = _largest(dtype) * min(1.0, scale) / 2  # q.k is formed before the scale, and rounded
 
     def feed(logits: Floats) -> Tensors:
-        rows, keys = logits.shape
         tops = np.abs(logits).max(-1)
         length = np.sqrt(np.where(tops > 0, tops, 1.0) / scale)
-        Q, K = np.zeros((rows, 1, 1, _HEAD)), np.zeros((rows, 1, keys, _HEAD))
-        Q[:, 0, 0, 0] = length
-        K[:, 0, :, 0] = logits / (length * scale)[:, None]
-        return {
-            name: _packed(array, heads).astype(dtype) if packed else array.astype(dtype)
-            for name, array in (("Q", Q), ("K", K), ("V", np.ones_like(K)))
-        }
+        return alone.feed(length, logits / (length * scale)[:, None])
 
-    def sums(outputs: Tensors) -> Floats:
-        given = outputs[_WEIGHTS].astype(np.float64)
-        return np.asarray(given.reshape(given.shape[0], -1)[:, 0])
-
-    return Cut(_serialised(model, graph), dtype, largest, feed, sums, None, softmax)
-
-
-def _packed(array: Floats, heads: int) -> Floats:
-    """Return (rows, 1, length, head) as (rows, length, heads x head), the same for every head."""
-    return np.tile(array[:, 0], (1, 1, heads))
+    return Cut(
+        _serialised(model, graph), dtype, largest, feed,
+        lambda outputs: last_query(outputs[_WEIGHTS]), None, softmax,
+    )  # fmt: skip
