@@ -87,10 +87,11 @@ def test_session_says_what_it_runs_on(runtime, onnx_file):
 
 def test_time_of_a_call_is_javascripts_own(runtime, onnx_file):
     session = runtime.open(read_artifact(onnx_file(SUM)))
-    start = time.perf_counter()
-    session.run({"x": X})
     assert isinstance(session, Clocked)
-    assert 0 <= session.last_call_s < time.perf_counter() - start
+    start = time.perf_counter()
+    taken = session.calls_s({"x": X}, 3)
+    assert len(taken) == 3
+    assert 0 <= sum(taken) < time.perf_counter() - start
 
 
 def test_file_that_onnxruntime_refuses_is_an_error_in_its_words(runtime, onnx_file):

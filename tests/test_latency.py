@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import importlib.util
+import itertools
 import os
 import random
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ml_dtypes
+import msgspec
 import numpy as np
 import onnx.parser
 import pytest
@@ -23,8 +25,8 @@ from numpy.typing import NDArray
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, Asked, Got, Manifest, digest, read_artifact, write_artifact
 from onnx_attest.models.contract import Contract, TensorSpec
-from onnx_attest.verify.latency import LatencyBudget, LatencyJob, measure
-from onnx_attest.verify.records import FindingRecord, LatencyRecord, MachineRecord
+from onnx_attest.verify.latency import LatencyBudget, LatencyJob, measure, worth_timing
+from onnx_attest.verify.records import CellRecord, FindingRecord, LatencyRecord, MachineRecord
 from onnx_attest.verify.report import render
 from onnx_attest.verify.runtimes.base import Placement, Tensors
 from onnx_attest.verify.runtimes.onnxruntime import OrtBound
@@ -511,6 +513,35 @@ def test_no_jobs_need_no_process(pids: Path) -> None:
     assert not pids.exists()
 
 
+def test_of_a_run_each_variant_is_timed_once_and_what_is_not_is_said(tmp_path: Path) -> None:
+    given = with_manifest(tmp_path).manifest
+
+    def exported(model: str, variant: str, opset: int, dtype: str = "float32") -> Artifact:
+        path = tmp_path / f"{model}-{dtype}-{variant}-{opset}.onnx"
+        manifest = msgspec.structs.replace(given, model=model, variant=variant, dtype=dtype)
+        return Artifact(path, sha256=path.stem, manifest=manifest)
+
+    artifacts = [
+        exported("a", "fused", 23),
+        exported("a", "fused", 24),
+        exported("a", "plain", 18),
+        exported("b", "plain", 18),
+    ]
+    artifacts += [exported("a", "plain", 18, "float16")]
+    bad = CellRecord(
+        model="b", variant="plain", opset=18, dtype="float32", artifact_sha256=artifacts[3].sha256, runtime="torch",
+        runtime_version="1", case=None, verdict="failed", known="counter-example",
+    )  # fmt: skip
+    timed, told = worth_timing(artifacts, [bad])
+    assert timed == [artifacts[0], artifacts[2]]
+    assert {one.code for one in told} == {"OA704"}
+    assert [one.message.split(":")[0] for one in told] == [
+        "a-float32-fused-24.onnx",
+        "b-float32-plain-18.onnx",
+        "a-float16-plain-18.onnx",
+    ]
+
+
 # The worker
 
 
@@ -520,7 +551,7 @@ def ready(call: Callable[[], object]) -> latency_worker.Ready:
 
 def paced(seconds: Iterator[float]) -> latency_worker.Ready:
     """Return a call that takes so many seconds by its own clock, and none by ours."""
-    return latency_worker.Ready(lambda: None, lambda: next(seconds))
+    return latency_worker.Ready(lambda: None, lambda calls: tuple(itertools.islice(seconds, calls)))
 
 
 def test_warm_up_ends_when_calls_take_the_same_time() -> None:

@@ -576,6 +576,13 @@ _TABLE = (
         "Measure on a quieter machine or longer (onnx-attest bench --seconds).",
     ),
     Code(
+        "OA704", "note", "A file of the run was verified and not timed",
+        "The main job times each variant once, in float32, and no counter-example: timing everything takes longer than "
+        "verifying it.",
+        "mha-attention-24.onnx: of a variant in several opsets the first is timed.",
+        "Time it by itself: onnx-attest bench FILE.onnx.",
+    ),
+    Code(
         "OA801", "error", "The manifest describes another file",
         "Contract, module and export request are those of other bytes: what they say does not hold here.",
         "The .onnx file was optimised or edited after its export.",

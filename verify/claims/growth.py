@@ -30,7 +30,7 @@ LENGTHS = (512, 724, 1024, 1448, 2048, 2896, 4096)
 SHORTEST_WEIGHED = 1024
 """Its score matrix is 4 MiB, well above the pages that a runtime takes for other things."""
 FORMS = {"written out": "onnx_attest.models.costs:WRITTEN_OUT", "fused": "onnx_attest.models.costs:FUSED"}
-_BUDGET = LatencyBudget(sittings=1, most_sittings=1, rounds=5, block_s=0.01, seconds=0.15)
+_BUDGET = LatencyBudget(sittings=1, most_sittings=1, rounds=3, block_s=0.01, seconds=0.15)
 NOT_TIMED = "what attention costs is measured with the latency, and this run measures none (--no-latency)"
 
 

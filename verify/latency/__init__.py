@@ -1,6 +1,7 @@
 """Latency and memory of artifacts on runtimes: measured side by side, each in a process of its own."""
 
 from onnx_attest.verify.latency.budget import THOROUGH, LatencyBudget
+from onnx_attest.verify.latency.choice import worth_timing
 from onnx_attest.verify.latency.jobs import LENGTHS, grouped_jobs, job_at
 from onnx_attest.verify.latency.measure import AnyTimed, LatencyJob, measure
 
@@ -13,4 +14,5 @@ __all__ = [
     "grouped_jobs",
     "job_at",
     "measure",
+    "worth_timing",
 ]

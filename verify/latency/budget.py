@@ -28,7 +28,7 @@ class LatencyBudget:
     most_sittings: int = 3
     rounds: int = 3
     block_s: float = 0.01
-    seconds: float = 0.25
+    seconds: float = 0.15
     warm_up_s: float = 0.05
     resolution: float = 0.02
 

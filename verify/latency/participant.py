@@ -33,6 +33,10 @@ class Host:
         """The number of the process that answers next; what was opened in an earlier one is gone."""
         return self._started if self._child.runs else self._started + 1
 
+    def hang_up(self) -> None:
+        """Tell it that it may end."""
+        self._child.hang_up()
+
     def ask(self, request: Request) -> Answer:
         """Return the answer, or an errored one with what is known of why there is none."""
         self._started = self.generation
@@ -96,7 +100,8 @@ class Participant:
     def open(self, host: Host) -> None:
         """Open it in a host, for the first time or again, and warm it up."""
         self._host = host
-        answer = host.ask(self.opening)
+        # Memory is that of the first time.
+        answer = host.ask(msgspec.structs.replace(self.opening, memory=self.opened is None))
         self._generation = host.generation
         if self.opened is None:
             self.opened = answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from onnx_attest.verify.records import AnyRecord, LatencyRecord, MachineRecord
+from onnx_attest.verify.records import AnyRecord, FindingRecord, LatencyRecord, MachineRecord
 from onnx_attest.verify.report.flatten import flat_rows
 from onnx_attest.verify.report.formats import UNKNOWN, listed, number, seconds, share, sizes
 from onnx_attest.verify.report.grouping import of_kind, subject
@@ -27,8 +27,10 @@ def latency(records: Iterable[AnyRecord]) -> str:
         fill("Growth with length", GROWTH_COLUMNS, _growths(found), GROWTH_NOTE),
         fill("The machine", MACHINE_COLUMNS, of_kind(records, MachineRecord), MACHINE_NOTE),
     )
+    not_timed = [f"- {one.message}" for one in of_kind(records, FindingRecord) if one.code == "OA704"]
     parts = [
         *shipping(records, found),
+        *(["Verified and not timed:\n" + "\n".join(not_timed)] if not_timed else []),
         to_markdown(fill("By export, runtime and shape", COLUMNS, found, LIMITS)),
         *(to_markdown(table) for table in beside if table.rows),
     ]

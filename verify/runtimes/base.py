@@ -105,9 +105,8 @@ class Session(Protocol):
 class Clocked(Protocol):
     """A session in another process, with a clock there: what a call takes is not the way to it and back."""
 
-    @property
-    def last_call_s(self) -> float:
-        """Seconds that the last run took."""
+    def calls_s(self, inputs: Mapping[str, NDArray[Any]], calls: int) -> tuple[float, ...]:
+        """Return the seconds that so many runs took, one right after the other."""
         ...
 
 

@@ -123,15 +123,10 @@ def web_node() -> JavaScriptRuntime:
 
 
 class JavaScriptSession:
-    """A session in another process.
-
-    Attributes:
-        last_call_s: seconds of the last run on JavaScript's own clock, without the way there and back.
-    """
+    """A session in another process."""
 
     def __init__(self, pool: _Pool, number: int, placement: Placement, time_limit_s: float) -> None:
         self.placement = placement
-        self.last_call_s = 0.0
         self._pool, self._number, self._time_limit_s = pool, number, time_limit_s
         weakref.finalize(self, pool.forgotten.append, number)
 
@@ -141,10 +136,21 @@ class JavaScriptSession:
         Raises:
             UnavailableError, JavaScriptError, HostError: as in `JavaScriptRuntime.open`.
         """
-        frame = write_inputs({"op": "run", "id": self._number}, inputs)
-        header, body = self._pool.ask(frame, self._time_limit_s)
-        self.last_call_s = float(header["seconds"])
-        return read_outputs(header, body)
+        return read_outputs(*self._ask({"op": "run"}, inputs))
+
+    def calls_s(self, inputs: Mapping[str, NDArray[Any]], calls: int) -> tuple[float, ...]:
+        """Return the seconds of so many runs on JavaScript's own clock, without the way there and back.
+
+        Raises:
+            UnavailableError, JavaScriptError, HostError: as in `JavaScriptRuntime.open`.
+        """
+        header, _ = self._ask({"op": "time", "calls": calls}, inputs)
+        return tuple(map(float, header["seconds"]))
+
+    def _ask(
+        self, request: dict[str, Any], inputs: Mapping[str, NDArray[Any]]
+    ) -> tuple[dict[str, Any], memoryview]:
+        return self._pool.ask(write_inputs({**request, "id": self._number}, inputs), self._time_limit_s)
 
 
 class _Pool:

@@ -50,6 +50,7 @@ class Open(msgspec.Struct, frozen=True, kw_only=True, tag="open"):
             a name that is no keyword of `numpy.savez`.
         dtypes: in the same order; .npz forgets those of ml_dtypes.
         warm_up_s: no further call to warm up is begun after this time.
+        memory: measure what it holds, for which it is opened twice.
     """
 
     number: int
@@ -61,6 +62,7 @@ class Open(msgspec.Struct, frozen=True, kw_only=True, tag="open"):
     names: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     warm_up_s: float
+    memory: bool = True
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, tag="sample"):
@@ -129,20 +131,25 @@ class Ready:
     """Something that can be called again and again.
 
     Attributes:
-        clock: the seconds of the last call, where another process has a better clock than ours.
+        elsewhere: the seconds of so many calls, where another process makes them and has a clock of its own.
     """
 
     call: Callable[[], object]
-    clock: Callable[[], float] | None = None
+    elsewhere: Callable[[int], tuple[float, ...]] | None = None
 
-    def call_s(self) -> float:
-        """Call it, and return the seconds that it took."""
+    def calls_s(self, calls: int) -> tuple[float, ...]:
+        """Call it so many times, and return the seconds of each call."""
+        if self.elsewhere is not None:
+            return self.elsewhere(calls)
+        return tuple(self._call_s() for _ in range(calls))
+
+    def _call_s(self) -> float:
         start = perf_counter_ns()
         outputs = self.call()
         end = perf_counter_ns()
         # Freed before the next call, as a server would, but not on this call's clock.
         del outputs
-        return self.clock() if self.clock is not None else (end - start) / _NANOSECONDS
+        return (end - start) / _NANOSECONDS
 
 
 class Timed:
@@ -174,7 +181,7 @@ class Timed:
         if not request.runtime:
             ready = product.ready()
             answer.runtime_version = product.version()
-            answer.first_call_s = (timed := Ready(ready)).call_s()
+            (answer.first_call_s,) = (timed := Ready(ready)).calls_s(1)
         else:
             timed = self._session(request, answer)
         with _no_garbage_collection():
@@ -196,10 +203,10 @@ class Timed:
         held = _on_device(session, inputs)
         ready = _ready(session, inputs, held)
         with _no_garbage_collection():
-            answer.first_call_s = ready.call_s()
+            (answer.first_call_s,) = ready.calls_s(1)
         if held is not None:
             answer.copies_s = held.copied_in_s + held.copied_out_s()
-        if not (resident.is_told() and resident.reset_peaks(os.getpid())):
+        if not (request.memory and resident.is_told() and resident.reset_peaks(os.getpid())):
             return ready
         # What a library makes once for itself is there now; memory is that of a second session and its calls.
         del session, held, ready
@@ -219,9 +226,9 @@ def _on_device(session: Session, inputs: Tensors) -> DeviceCall | None:
 def _ready(session: Session, inputs: Tensors, held: DeviceCall | None) -> Ready:
     if held is not None:
         return Ready(held.run)
-    return Ready(
-        lambda: session.run(inputs), (lambda: session.last_call_s) if isinstance(session, Clocked) else None
-    )
+    if isinstance(session, Clocked):
+        return Ready(lambda: session.run(inputs), lambda calls: session.calls_s(inputs, calls))
+    return Ready(lambda: session.run(inputs))
 
 
 def warm_up(ready: Ready, seconds: float) -> tuple[tuple[float, ...], bool]:
@@ -232,7 +239,9 @@ def warm_up(ready: Ready, seconds: float) -> tuple[tuple[float, ...], bool]:
     """
     start, taken = perf_counter_ns(), list[float]()
     while True:
-        taken.append(ready.call_s())
+        # Calls that another process makes are asked for a few at a time.
+        few = bool(taken) and _WINDOW * taken[-1] < seconds
+        taken += ready.calls_s(_WINDOW - len(taken) % _WINDOW if few else 1)
         if len(taken) >= 2 * _WINDOW and len(taken) % _WINDOW == 0:
             last, before = median(taken[-_WINDOW:]), median(taken[-2 * _WINDOW : -_WINDOW])
             if abs(last - before) <= _SETTLED * before:
@@ -246,9 +255,9 @@ def take_block(ready: Ready, request: Sample, answer: Answer) -> None:
     """Time a block of calls, and note what else the machine did meanwhile."""
     with _no_garbage_collection():
         if request.settle:
-            ready.call_s()
+            ready.calls_s(1)
         before = _Machine.now()
-        answer.latency_s = tuple(ready.call_s() for _ in range(request.calls))
+        answer.latency_s = ready.calls_s(request.calls)
         after = _Machine.now()
     answer.busy_s = after.own_s - before.own_s
     answer.preempted = after.preempted - before.preempted
