@@ -29,7 +29,7 @@ STATEMENTS = {
     ),
     2: Statement(
         "The cost grows as n^2.",
-        "Time and memory of one head of width 64 at lengths up to 4096, written out (products, softmax, products) and fused "
+        "Time and memory of one head of width 64 at lengths up to 2896, written out (products, softmax, products) and fused "
         "(one Attention operator; in torch scaled_dot_product_attention). Time is the fastest of the warm calls, memory what "
         "one call holds at once beyond the session and its inputs, by the resident size of the runtime's process. An exponent "
         "is fitted to each on logarithms, with its interval of 95 %. It passes if the whole interval is nearer to 2 than to "
