@@ -379,6 +379,33 @@ def test_a_number_that_does_not_fit_half_is_found_in_an_export_in_half(tmp_path)
     assert "NaN" in found["OA427"]
 
 
+def test_a_mask_of_one_axis_is_found_in_an_export(tmp_path):
+    class Attend(nn.Module):
+        def forward(self, q, k, v, mask):
+            return torch.onnx.ops.attention(q, k, v, mask)[0]
+
+    heads = torch.randn(2, 3, 5, 8)
+    path = tmp_path / "attend.onnx"
+    args = (heads, heads, heads, torch.zeros(5))
+    torch.onnx.export(Attend(), args, path, dynamo=True, opset_version=23, verbose=False)
+    assert codes(onnx.load(path)) == ["OA120"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("opset", [9, 11, 12])
+@pytest.mark.parametrize("axis", [1, -1])
+def test_torch_writes_no_softmax_of_several_axes_in_any_old_opset(tmp_path, opset, axis):
+    """It moves the axis to the end: OA422 has no export of torch's that has the fault."""
+
+    class Softmax(nn.Module):
+        def forward(self, x):
+            return torch.softmax(x, axis)
+
+    path = tmp_path / "old.onnx"
+    torch.onnx.export(Softmax(), (torch.randn(2, 3, 4),), path, dynamo=False, opset_version=opset)
+    assert codes(onnx.load(path)) == []
+
+
 # --- the catalogue ----------------------------------------------------------------------------------------------
 
 TRUE_OF_THE_CHAPTER = {
