@@ -18,8 +18,8 @@ _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)]*))?\)")
 
 def blocks(page: str, language: str) -> list[str]:
     """Return the fenced blocks of a page, `language` being what stands behind the fence."""
-    text = (ROOT / page).read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    return [text for name, text in fenced if name == language]
 
 
 def anchors(page: Path) -> set[str]:
@@ -50,3 +50,9 @@ def test_three_minutes_of_the_readme(tmp_path):
     assert run(ship, tmp_path).splitlines()[-1] == "passed"
     assert (tmp_path / "attention.onnx").exists()
     assert (tmp_path / "report" / "summary.md").read_text().startswith("**passed**")
+
+
+def test_the_chinese_readme_has_the_same_programs():
+    assert [blocks("README.zh.md", language) for language in ("python", "")] == [
+        blocks("README.md", language) for language in ("python", "")
+    ]
