@@ -291,7 +291,7 @@ def noise_of(actual: Arrays, exact: Mapping[str, Bounded], arithmetic: Arithmeti
         )
         total += float(z2[known].sum())
         count += int(known.sum())
-        floored += int((known & (np.asarray(bounded.variances()) < _floor(arithmetic))).sum())
+        floored += int((known & (np.asarray(bounded.variances()) < flushed_variance(arithmetic))).sum())
         largest = max(largest, float(z2[known].max(initial=0.0)))
     return Noise(math.sqrt(total / count) if count else 0.0, math.sqrt(largest), count, floored)
 
@@ -324,9 +324,11 @@ def _difference(actual: NDArray[Any], exact: Bounded) -> Floats:
 
 def _weight(exact: Bounded, arithmetic: Arithmetic) -> Floats:
     """Return 1 / sigma^2 in the value's shape; what may flush to zero counts into sigma."""
-    return np.asarray(1 / (np.broadcast_to(exact.variances(), exact.value.shape) + _floor(arithmetic)))
+    return np.asarray(
+        1 / (np.broadcast_to(exact.variances(), exact.value.shape) + flushed_variance(arithmetic))
+    )
 
 
-def _floor(arithmetic: Arithmetic) -> float:
+def flushed_variance(arithmetic: Arithmetic) -> float:
     """Return the variance of what may flush to zero."""
     return float(max(arithmetic.eta + arithmetic.omega, _TINY) ** 2)
