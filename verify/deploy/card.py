@@ -13,8 +13,10 @@ from onnx_attest.verify.records import (
     LatencyRecord,
     Verdict,
 )
+from onnx_attest.verify.report.formats import seconds, sizes
 from onnx_attest.verify.report.grouping import of_kind
 from onnx_attest.verify.report.tables import Column, fill, page, to_markdown
+from onnx_attest.verify.samples import Interval, measured, median_of
 
 _EMPTY = {
     "zero": "a query without any key gives 0",
@@ -27,6 +29,7 @@ _EMPTY = {
 def card(about: About, records: Iterable[AnyRecord]) -> str:
     """Return the page, from what the bundle says of itself and the records in it."""
     records = list(records)
+    names = [one.runtime for one in about.verified]
     parts = [
         _verdict(about),
         f"sha256 of model.onnx: `{about.sha256}`; opset {about.opset}, {about.dtype}, to be computed as {about.arithmetic}.",
@@ -35,9 +38,15 @@ def card(about: About, records: Iterable[AnyRecord]) -> str:
         f"Rows: {_EMPTY[about.empty_rows]}.",
         to_markdown(fill("Verified on", _RUNTIMES, about.verified, _NOTE)) if about.verified else "",
         _sizes(of_kind(records, CellRecord)),
-        _limits(of_kind(records, HeadroomRecord)),
-        _findings(of_kind(records, FindingRecord)),
-        _timed(of_kind(records, LatencyRecord)),
+        _limits([one for one in of_kind(records, HeadroomRecord) if one.runtime in names]),
+        _findings([one for one in of_kind(records, FindingRecord) if one.runtime in ("", *names)]),
+        _timed(
+            [
+                one
+                for one in of_kind(records, LatencyRecord)
+                if one.runtime in names and one.latency_s and not one.twin
+            ]
+        ),
         _USE,
     ]
     return page(about.model, [part for part in parts if part])
@@ -87,7 +96,13 @@ def _findings(found: Sequence[FindingRecord]) -> str:
 
 
 def _timed(found: Sequence[LatencyRecord]) -> str:
-    return "Latency was measured with it: see records.jsonl." if any(one.latency_s for one in found) else ""
+    table = fill(
+        "Latency where it was verified",
+        _TIMINGS,
+        found,
+        "Of a machine that is not yours: compare, do not rely on.",
+    )
+    return to_markdown(table) if table.rows else ""
 
 
 _TENSORS: tuple[Column[Tensor], ...] = (
@@ -104,6 +119,25 @@ _RUNTIMES: tuple[Column[Verified], ...] = (
         lambda one: "n/a" if one.effective_bits is None else f"{one.effective_bits:.1f}",
     ),
 )  # fmt: skip
+_TIMINGS: tuple[Column[LatencyRecord], ...] = (
+    Column("runtime", "by its name in onnx-attest", lambda one: one.runtime),
+    Column("axes", "of the call", lambda one: sizes(one.axes)),
+    Column("threads", "of the runtime", lambda one: str(one.threads)),
+    Column("median", "of a call", lambda one: seconds(_median(one).estimate)),
+    Column(
+        "95 % interval",
+        "of the median",
+        lambda one: f"{seconds(_median(one).low)} .. {seconds(_median(one).high)}",
+    ),
+)
+
+
+def _median(record: LatencyRecord) -> Interval:
+    found = median_of(measured(record))
+    assert found is not None  # it has samples
+    return found
+
+
 _NOTE = "Another version or another machine is another runtime: replay the bundle there."
 _USE = (
     "On the target: `onnx-attest replay DIR`, or without onnx-attest `python replay.py` in this folder (NumPy and ONNX "

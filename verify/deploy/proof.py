@@ -14,6 +14,7 @@ from onnx_attest.verify.records import (
     EnvironmentRecord,
     FindingRecord,
     HeadroomRecord,
+    LatencyRecord,
     RelationRecord,
     StabilityRecord,
 )
@@ -36,7 +37,7 @@ def about(sha256: str, records: Iterable[AnyRecord]) -> list[AnyRecord]:
 
 
 def _is_about(record: AnyRecord, sha256: str, name: tuple[object, ...]) -> bool:
-    if isinstance(record, Judged):
+    if isinstance(record, Judged | LatencyRecord):
         return record.artifact_sha256 == sha256
     if isinstance(record, FindingRecord):
         return (record.model, record.variant, record.opset, record.dtype) == name
