@@ -288,3 +288,18 @@ def test_logarithm_of_a_sum_that_onnx_runtime_does_not_shift_in_half(onnx_file, 
     assert report.verdict == verdict
     if verdict == "failed":
         assert report.cells[0].reason == "y[0, 0] has +inf, 3 such of 3; exact: 801.386"
+
+
+@pytest.mark.pinned
+@pytest.mark.parametrize(("runtime", "verdict"), [("ort-cpu", "failed"), ("ort-cpu-noopt", "passed")])
+def test_quantised_softmax_of_one_key_that_is_zero(onnx_file, runtime, verdict):
+    """ONNX Runtime 1.31.1 fuses a softmax between codes; where all weight is on one key, its code wraps round to 0."""
+    path = onnx_file(
+        "g (float[n, k] x) => (float[n, k] y) <float s = {0.05}, uint8 z = {128}, float t = {0.003921569}, uint8 o = {0}> {"
+        " c = QuantizeLinear (x, s, z) d = DequantizeLinear (c, s, z) p = Softmax <axis = -1> (d)"
+        " q = QuantizeLinear (p, t, o) y = DequantizeLinear (q, t, o) }"
+    )
+    report = verify(path, runtimes=(runtime,), inputs={"x": np.zeros((3, 1), np.float32)})
+    assert report.verdict == verdict
+    if verdict == "failed":
+        assert "QLinearSoftmax" in " ".join(item.message for item in report.findings)

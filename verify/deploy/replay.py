@@ -18,7 +18,7 @@ from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
 from onnx_attest.verify.environment import command_line, environment
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import judge
-from onnx_attest.verify.noise import Noise, bits_of, noise_of
+from onnx_attest.verify.noise import Noise, bits_of, noise_of, too_loud
 from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.records import (
@@ -130,8 +130,8 @@ def _judged(
         noise = noise_of(actual, outputs, arithmetic)
         bits = bits_of(noise, arithmetic)
         gates["noise"] = {
-            "rms_z": finite(noise.rms_z), "rms_z_limit": limits.rms_z, "max_z": finite(noise.max_z),
-            "max_z_limit": limits.max_z,
+            "rms_z": finite(noise.rms_z), "rms_z_limit": finite(limits.rms_z), "max_z": finite(noise.max_z),
+            "max_z_limit": finite(limits.max_z),
         }  # fmt: skip
         found += _noise_findings(noise, limits, bits, arithmetic)
     verdict: Verdict = "failed" if found else "passed"
@@ -166,11 +166,7 @@ def _noise_findings(
         effective = (
             "" if bits is None else f": {bits:.1f} effective bits, {arithmetic.name} has {arithmetic.bits:g}"
         )
-        yield finding(
-            "OA310",
-            f"RMS z {noise.rms_z:.3g} and max |z| {noise.max_z:.3g}; correct implementations stay below "
-            f"{limits.rms_z:.3g} and {limits.max_z:.3g} on these inputs{effective}",
-        )
+        yield finding("OA310", too_loud(noise, limits) + effective)
 
 
 def _read(bundle: Bundle, name: str) -> tuple[Tensors, dict[str, Bounded], Noise | None]:

@@ -41,6 +41,7 @@ class Evaluation:
         observed: what the oracle had at each observed value, before it went on from the observed one.
         unseen: names of the attentions so large that their weights were not held.
         others: outputs that are no tensors.
+        coding: names of the nodes that make codes of numbers.
     """
 
     outputs: dict[str, Bounded]
@@ -48,6 +49,7 @@ class Evaluation:
     observed: dict[str, Bounded] = field(default_factory=dict)
     unseen: tuple[str, ...] = ()
     others: dict[str, Value] = field(default_factory=dict)
+    coding: tuple[str, ...] = ()
 
     @property
     def logit_std(self) -> float | None:
@@ -209,7 +211,7 @@ class GraphOracle:
             outputs = self._program.run(known, run)
         tensors = {name: value for name, value in outputs.items() if isinstance(value, Bounded)}
         others = {name: value for name, value in outputs.items() if name not in tensors}
-        return Evaluation(tensors, tuple(run.seen), run.had, tuple(run.unseen), others)
+        return Evaluation(tensors, tuple(run.seen), run.had, tuple(run.unseen), others, tuple(run.coding))
 
 
 def _as_stored(constant: Bounded, kernel: Kernel) -> Bounded:
