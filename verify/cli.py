@@ -16,6 +16,7 @@ import typer
 from onnx_attest import __version__
 from onnx_attest.errors import UsageError
 from onnx_attest.verify import console
+from onnx_attest.verify.commands.convert import convert
 from onnx_attest.verify.commands.deploy import deploy, replay
 
 if TYPE_CHECKING:
@@ -552,6 +553,7 @@ def doctor(
     raise typer.Exit(1 if wrong else 0)
 
 
+app.command()(convert)
 app.command()(deploy)
 app.command()(replay)
 
