@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -266,3 +267,24 @@ def test_right_kernels_of_other_operators_are_not_too_noisy(onnx_file, graph, se
     """Each of them was called failed on some seeds: few numbers, places that all of a row shares, or a wide function."""
     report = verify(onnx_file(graph, opset=18), runtimes=["ort-cpu"], plan=Plan(seed=seed))
     assert report.verdict == "passed"
+
+
+def test_where_numbers_become_codes_one_flip_is_no_noise_and_an_error_in_all_is():
+    """A product with codes that are made on the way: the scale is one rounding for all, and the largest z says nothing."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 20]> g (float[n, 8] x, float[8, 8] w) => (float[n, 8] y) '
+        "{ c, s, z = DynamicQuantizeLinear (x) d = DequantizeLinear (c, s, z) y = MatMul (d, w) }"
+    )
+    draw = np.random.default_rng(3)
+    inputs = {
+        "x": draw.standard_normal((5, 8), dtype=np.float32),
+        "w": draw.standard_normal((8, 8), dtype=np.float32),
+    }
+    evaluate = partial(GraphOracle(model).evaluate, inputs)
+    gauge = Gauge(evaluate, FP32, SINGLE, {"y": SINGLE}, inputs)
+    limits = gauge.measure({"y": gauge.evaluation.outputs["y"].value}).limits
+    assert (limits.max_z, limits.rms_z > 3) == (math.inf, True)
+    deviation = np.sqrt(gauge.evaluation.outputs["y"].variances())
+    off = gauge.evaluation.outputs["y"].value + 2 * limits.rms_z * deviation
+    (found,) = [item for item in gauge.measure({"y": off}).findings if item.code == "OA310"]
+    assert "inf" not in found.message

@@ -58,6 +58,31 @@ def test_k1_k2_empty_row_is_the_exporters_fault_although_all_runtimes_agree(tmp_
     assert found[0].message == f"the row without any key, [0, 0, 4], is {today}; the contract declares 0"
 
 
+class Normalised(nn.Module):
+    """Weights of linear attention: not negative, divided by their sum and a little more, so that a row of zeros stays one."""
+
+    def __init__(self, epsilon):
+        super().__init__()
+        self.epsilon = epsilon
+
+    def forward(self, x):
+        weights = torch.relu(x)
+        return weights / (weights.sum(-1, keepdim=True) + self.epsilon)
+
+
+@pytest.mark.pinned
+@pytest.mark.parametrize(("epsilon", "verdict"), [(1e-9, "failed"), (1e-7, "passed")])
+def test_an_epsilon_that_the_exporter_drops_is_its_fault(tmp_path, epsilon, verdict):
+    """onnxscript takes x + c for x where c is within 1e-8 of 0: a row of zeros is 0/0 in the file."""
+    module = Normalised(epsilon).eval()
+    artifact = export(module, (torch.randn(7, 4),), path=tmp_path / "a.onnx", dynamic={"x": {0: "n"}})
+    report = verify(artifact, runtimes=("torch", "ort-cpu"))
+    assert report.verdict == verdict
+    assert {item.blame for item in report.findings} == ({"exporter"} if verdict == "failed" else set())
+    if verdict == "failed":
+        assert any("NaN" in item.message for item in report.findings)
+
+
 class Mha(nn.Module):
     """nn.MultiheadAttention as self-attention."""
 
@@ -250,3 +275,31 @@ def test_k14_a_fusion_that_keeps_only_the_count_of_a_mask(tmp_path, mask, verdic
     blamed = {item.blame for item in report.findings if item.severity == "error"}
     assert blamed == ({"fusion"} if verdict == "failed" else set())
     assert ("OA117" in {item.code for item in report.findings}) == (verdict == "failed")
+
+
+@pytest.mark.pinned
+@pytest.mark.parametrize(("runtime", "verdict"), [("ort-cpu", "failed"), ("onnx-reference", "passed")])
+def test_logarithm_of_a_sum_that_onnx_runtime_does_not_shift_in_half(onnx_file, runtime, verdict):
+    """ONNX Runtime 1.31.1, float16: exp(800) is infinite, and so is its logarithm; the right value is 801.4."""
+    path = onnx_file(
+        "g (float16[n, 4] x) => (float16[n, 1] y) <int64[1] a = {-1}> { y = ReduceLogSumExp <keepdims = 1> (x, a) }"
+    )
+    report = verify(path, runtimes=(runtime,), inputs={"x": np.full((3, 4), 800, np.float16)})
+    assert report.verdict == verdict
+    if verdict == "failed":
+        assert report.cells[0].reason == "y[0, 0] has +inf, 3 such of 3; exact: 801.386"
+
+
+@pytest.mark.pinned
+@pytest.mark.parametrize(("runtime", "verdict"), [("ort-cpu", "failed"), ("ort-cpu-noopt", "passed")])
+def test_quantised_softmax_of_one_key_that_is_zero(onnx_file, runtime, verdict):
+    """ONNX Runtime 1.31.1 fuses a softmax between codes; where all weight is on one key, its code wraps round to 0."""
+    path = onnx_file(
+        "g (float[n, k] x) => (float[n, k] y) <float s = {0.05}, uint8 z = {128}, float t = {0.003921569}, uint8 o = {0}> {"
+        " c = QuantizeLinear (x, s, z) d = DequantizeLinear (c, s, z) p = Softmax <axis = -1> (d)"
+        " q = QuantizeLinear (p, t, o) y = DequantizeLinear (q, t, o) }"
+    )
+    report = verify(path, runtimes=(runtime,), inputs={"x": np.zeros((3, 1), np.float32)})
+    assert report.verdict == verdict
+    if verdict == "failed":
+        assert "QLinearSoftmax" in " ".join(item.message for item in report.findings)

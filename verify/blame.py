@@ -32,17 +32,19 @@ def blame(runtime: str, verdicts: Mapping[str, str]) -> str:
     if runtime == EXPORTER:
         return EXPORTER
     right = verdicts.get(EXPORTER) == "passed"  # the graph is the module's
+    # If it is not, the module may be wrong as well, which shows when the export is mended.
+    all_at_fault = EXPORTER if verdicts.get(EXPORTER) == "failed" else "module"
     ran = {name: verdict for name, verdict in verdicts.items() if verdict in ("passed", "failed", "errored")}
     onnx_runtimes = {name: verdict for name, verdict in ran.items() if name not in (*MODULES, EXPORTER)}
     all_failed = bool(onnx_runtimes) and all(verdict != "passed" for verdict in onnx_runtimes.values())
     none_failed = bool(onnx_runtimes) and all(verdict == "passed" for verdict in onnx_runtimes.values())
     if runtime == MODULE:
-        return ("module" if right else EXPORTER) if none_failed else "module" if all_failed else ""
+        return ("module" if right else EXPORTER) if none_failed else all_at_fault if all_failed else ""
     if runtime in (COMPILED, ON_CUDA):
         own = "compiler" if runtime == COMPILED else "kernel"
         return own if ran.get(MODULE) == "passed" else blame(MODULE, verdicts)
     if all_failed and MODULE in ran:
-        return "module" if ran[MODULE] != "passed" else "kernel" if right else EXPORTER
+        return all_at_fault if ran[MODULE] != "passed" else "kernel" if right else EXPORTER
     if runtime == OPTIMISED and ran.get(UNOPTIMISED) == "passed":
         return "optimiser"
     return "kernel" if "passed" in onnx_runtimes.values() else ""
@@ -54,6 +56,11 @@ def blamed_cells(cells: Sequence[CellRecord]) -> dict[int, str]:
     for cell in cells:
         if cell.case is not None:
             by_case.setdefault(cell.case.id, {})[cell.runtime] = cell.verdict
+    if any(cell.runtime == EXPORTER and cell.verdict == "failed" for cell in cells):
+        for verdicts in (
+            by_case.values()
+        ):  # at large sizes the exporter is not asked: a graph that is wrong is so there too
+            verdicts.setdefault(EXPORTER, "failed")
     return {
         index: blame(cell.runtime, by_case[cell.case.id])
         for index, cell in enumerate(cells)

@@ -66,7 +66,7 @@ class NodeByNode:
 
         In half precision ONNX Runtime's CPU keeps float32 between nodes: what it shows is a rounded copy.
         """
-        own = self._subject.expected.source == "graph"
+        own = self._subject.expected.source == "graph" and not self._subject.expected.mixes
         return stage.name not in MODULES and own and self._subject.identity.dtype in ("float32", "float64")
 
     def _inspection(self, stage: Stage) -> Inspection | str:

@@ -16,6 +16,8 @@ import typer
 from onnx_attest import __version__
 from onnx_attest.errors import UsageError
 from onnx_attest.verify import console
+from onnx_attest.verify.commands.convert import convert
+from onnx_attest.verify.commands.deploy import deploy, replay
 
 if TYPE_CHECKING:
     from onnx_attest.verify.engine import Plan
@@ -549,6 +551,11 @@ def doctor(
     else:
         console.show(as_text(found, wrong))
     raise typer.Exit(1 if wrong else 0)
+
+
+app.command()(convert)
+app.command()(deploy)
+app.command()(replay)
 
 
 def _plan(

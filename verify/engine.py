@@ -688,7 +688,8 @@ class _Verification:
     ) -> Gauge | None:
         signature = self._subject.signature
         too_large = not anyway and longest_axis(signature.contract, case.axes) > LARGEST
-        if too_large or arithmetic.u_acc > COARSEST_SUMS:
+        # Half precision inside has no pool: see COARSEST_SUMS.
+        if too_large or arithmetic.u_acc > COARSEST_SUMS or self._subject.expected.mixes:
             return None
         # Few different numbers, whose sums may be exact, say little about the noise of any graph; nor do saturated ones.
         if not anyway and case.distribution in (_UNEVEN if self._subject.guessed else ("wide",)):
@@ -712,6 +713,10 @@ class _Verification:
 
     def _choose_look(self, stage: Stage, evaluation: Evaluation, inputs: Tensors) -> Look:
         contract, expected = self._subject.signature.contract, self._subject.expected
+        if expected.mixes:
+            return Look(
+                "none", reason="the graph has half precision inside, and its weights no limit of one format"
+            )
         direct = direct_look(contract, evaluation.attentions, stage.name)
         if direct is not None:
             return direct

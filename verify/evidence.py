@@ -51,7 +51,7 @@ def publish(report: Path, folder: Path) -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{RECORDS}.", delete=False) as scratch:
-            scratch.write(_impersonal(encode(records)))
+            scratch.write(impersonal(encode(records)))
         Path(scratch.name).replace(target)
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
@@ -103,7 +103,7 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.partition(",")[0].lower()).strip("-")
 
 
-def _impersonal(data: bytes) -> bytes:
+def impersonal(data: bytes) -> bytes:
     """Return the records without what only their machine has: a runtime's reasons may name files."""
     text = data.decode()
     folders = {

@@ -138,6 +138,11 @@ class Expected:
     def _plain_mask(self) -> str | None:
         return "all" if "all" in self._contract.mask_kinds() else None
 
+    @property
+    def mixes(self) -> bool:
+        """See `GraphOracle.mixes`."""
+        return self._oracle.mixes
+
     def has_attention(self) -> bool:
         """Whether the oracle recognises an attention, so that there are logits to scale."""
         return not self.reason and self._logit_std(1.0) is not None

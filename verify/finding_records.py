@@ -57,7 +57,9 @@ def finding_records(
     yield from _other_arithmetic(subject, [cell.record for cell in cells])
     for party, code, message in _SUMMARIES:
         theirs = [cells[index].record for index, name in blamed.items() if name == party and not guilty]
-        if any(record.runtime != EXPORTER for record in theirs):  # OA111 says it of the exporter's own cells
+        names = {record.runtime for record in theirs} - {EXPORTER}
+        # OA111 says it of the exporter's own cells, and all there is to say where torch and what runs the file fail.
+        if names and not (party == EXPORTER and names & set(MODULES) and names - set(MODULES)):
             yield _summary(subject, code, message, party, theirs)
 
 

@@ -638,6 +638,12 @@ _TABLE = (
         "Use a form of the operator that the runtime computes by blocks, a machine with more memory, or shorter sequences.",
     ),
     Code(
+        "OA811", "warning", "A bundle was made by force",
+        "Nothing proves that its file is right: its test data may pass, and that is no verification.",
+        "onnx-attest deploy model.onnx --force, with records of another file.",
+        "Verify the file, and bundle it again without --force.",
+    ),
+    Code(
         "OA803", "error", "A known failure did not happen",
         "known.toml excuses a failure that is no longer there; the next real one would be excused as well.",
         "An entry for an exporter bug, after the exporter was fixed.",

@@ -69,8 +69,9 @@ class Gauge:
     def yardstick(self) -> Yardstick:
         """The case's deviations, pool and directions."""
         return Yardstick.of(
-            self._evaluate, self.arithmetic, self._floating, self.evaluation.outputs, self._inputs
-        )
+            self._evaluate, self.arithmetic, self._floating, self.evaluation.outputs, self._inputs,
+            coded=bool(self.evaluation.coding),
+        )  # fmt: skip
 
     def measure(self, outputs: Mapping[str, NDArray[Any]]) -> Measured:
         """Return noise and directions of outputs of the right form."""

@@ -84,6 +84,7 @@ class Yardstick:
         pool_along: the same along each direction, the largest size.
         directions: of faults, by their name: what a fault of relative size 1 would add to each output.
         witnesses: a number for each row of an output; rows of the same number share their roundings, see `witnesses`.
+        coded: numbers become codes on the way: see `Measured.limits`.
     """
 
     arithmetic: Arithmetic
@@ -92,6 +93,7 @@ class Yardstick:
     pool_along: Mapping[str, float]
     directions: Mapping[str, Mapping[str, Floats]]
     witnesses: Mapping[str, NDArray[np.intp]]
+    coded: bool = False
 
     @staticmethod
     def of(
@@ -100,6 +102,8 @@ class Yardstick:
         storing: np.dtype[Any],
         exact: Mapping[str, Bounded] | None = None,
         inputs: Arrays = MappingProxyType({}),
+        *,
+        coded: bool = False,
     ) -> Yardstick:
         """Make the yardstick of one case.
 
@@ -109,6 +113,7 @@ class Yardstick:
             storing: dtype of the outputs.
             exact: the outputs with their deviations, if they have been evaluated already.
             inputs: of the case; equal ones among them have equal roundings.
+            coded: whether numbers become codes on the way.
 
         Raises:
             UnsupportedOperatorError: as `evaluate` does.
@@ -120,7 +125,7 @@ class Yardstick:
         moves = {name: _moved(moved[name].value, exact[name].value) for name in exact}
         directions = {"all logits": moves, "all outputs": {name: exact[name].value for name in exact}}
         rows = {name: witnesses(inputs, bounded.value.shape) for name, bounded in exact.items()}
-        bare = Yardstick(arithmetic, exact, Noise(0.0, 0.0), {}, directions, rows)
+        bare = Yardstick(arithmetic, exact, Noise(0.0, 0.0), {}, directions, rows, coded)
         seen = []
         for kernel in pool(arithmetic, storing):
             outputs = evaluate(replace(arithmetic, kernel=kernel)).outputs
@@ -141,8 +146,7 @@ class Yardstick:
         different = self._different
         if different == 0:
             return LEAST_RMS_Z
-        tail = 2 / (9 * different)
-        return float(LEAST_RMS_Z * (1 - tail + _ONE_IN_A_MILLION * tail**0.5) ** 1.5)
+        return _least_of(different)
 
     @cached_property
     def _different(self) -> int:
@@ -210,8 +214,16 @@ class Measured:
 
     @property
     def limits(self) -> Noise:
-        """What the noise of a correct runtime stays below."""
-        pool_, least = self.yardstick.pool, self.yardstick.least_rms_z
+        """What the noise of a correct runtime stays below.
+
+        Where numbers become codes, roundings are few: one of a scale moves all that is quantised with it, and a code that
+        flips is a rare error and a large one, of which a small case may have one and the pool none. So the mean counts as
+        that of one rounding, and the largest z is compared with nothing: a flip of probability p is a z of 1 / sqrt(p).
+        """
+        pool_ = self.yardstick.pool
+        if self.yardstick.coded:
+            return Noise(NOISE_FACTOR * max(pool_.rms_z, _least_of(1)), math.inf)
+        least = self.yardstick.least_rms_z
         return Noise(NOISE_FACTOR * max(pool_.rms_z, least), NOISE_FACTOR * max(pool_.max_z, LEAST_MAX_Z))
 
     @property
@@ -240,12 +252,27 @@ class Measured:
             text = f"off as if {shift.label} were times 1 {shift.size:+.3g}{more} (t = {shift.t:.3g})"
             found.append(finding("OA311", text))
         if noise.rms_z > limits.rms_z or noise.max_z > limits.max_z:
-            text = (
-                f"RMS z {noise.rms_z:.3g} and max |z| {noise.max_z:.3g}; correct implementations stay below "
-                f"{limits.rms_z:.3g} and {limits.max_z:.3g} on these inputs"
-            )
+            text = too_loud(noise, limits)
             found.append(finding("OA310", text))
         return tuple(found)
+
+
+def too_loud(noise: Noise, limits: Noise) -> str:
+    """Return what is said of noise beyond its limits."""
+    if math.isinf(limits.max_z):
+        return (
+            f"RMS z {noise.rms_z:.3g}; correct implementations stay below {limits.rms_z:.3g} on these inputs"
+        )
+    return (
+        f"RMS z {noise.rms_z:.3g} and max |z| {noise.max_z:.3g}; correct implementations stay below "
+        f"{limits.rms_z:.3g} and {limits.max_z:.3g} on these inputs"
+    )
+
+
+def _least_of(different: int) -> float:
+    """Return what the RMS z of the pool counts as at least, of so many independent roundings."""
+    tail = 2 / (9 * different)
+    return float(LEAST_RMS_Z * (1 - tail + _ONE_IN_A_MILLION * tail**0.5) ** 1.5)
 
 
 def witnesses(inputs: Arrays, shape: tuple[int, ...]) -> NDArray[np.intp]:
@@ -291,7 +318,7 @@ def noise_of(actual: Arrays, exact: Mapping[str, Bounded], arithmetic: Arithmeti
         )
         total += float(z2[known].sum())
         count += int(known.sum())
-        floored += int((known & (np.asarray(bounded.variances()) < _floor(arithmetic))).sum())
+        floored += int((known & (np.asarray(bounded.variances()) < flushed_variance(arithmetic))).sum())
         largest = max(largest, float(z2[known].max(initial=0.0)))
     return Noise(math.sqrt(total / count) if count else 0.0, math.sqrt(largest), count, floored)
 
@@ -324,9 +351,11 @@ def _difference(actual: NDArray[Any], exact: Bounded) -> Floats:
 
 def _weight(exact: Bounded, arithmetic: Arithmetic) -> Floats:
     """Return 1 / sigma^2 in the value's shape; what may flush to zero counts into sigma."""
-    return np.asarray(1 / (np.broadcast_to(exact.variances(), exact.value.shape) + _floor(arithmetic)))
+    return np.asarray(
+        1 / (np.broadcast_to(exact.variances(), exact.value.shape) + flushed_variance(arithmetic))
+    )
 
 
-def _floor(arithmetic: Arithmetic) -> float:
+def flushed_variance(arithmetic: Arithmetic) -> float:
     """Return the variance of what may flush to zero."""
     return float(max(arithmetic.eta + arithmetic.omega, _TINY) ** 2)

@@ -216,13 +216,9 @@ class _Group:
             self._entries = [
                 _Entry(job, runtime, self._participant(job, runtime)) for job, runtime in self._pairs()
             ]
-        self._open(self._machine, hosts.of(""))
-        for entry in self._entries:
-            self._open(entry.one, hosts.of(entry.runtime))
-        self._twin = self._twin or self._new_twin()
+        self._open_all(hosts)
         if self._twin is None:
             return
-        self._open(self._twin.one, hosts.of(self._twin.runtime, twin=True))
         self._time(sitting)
         for one in self._everyone():
             one.close()
@@ -276,6 +272,21 @@ class _Group:
             path = self._folder / f"inputs-{place}.npz"
             self._written[place] = path, write_inputs(job.inputs, path)
         return self._written[place]
+
+    def _open_all(self, hosts: _Hosts) -> None:
+        """Open everyone in random order; for the first time, in a fixed one: which can be the twin is not known before."""
+        openings = [
+            (self._machine, "", False),
+            *((entry.one, entry.runtime, False) for entry in self._entries),
+        ]
+        if self._twin is not None:
+            openings.append((self._twin.one, self._twin.runtime, True))
+            self._draw.shuffle(openings)
+        for one, runtime, twin in openings:
+            self._open(one, hosts.of(runtime, twin=twin))
+        if self._twin is None and (new := self._new_twin()) is not None:
+            self._twin = new
+            self._open(new.one, hosts.of(new.runtime, twin=True))
 
     def _open(self, one: Participant, host: Host) -> None:
         if one.opened is None or one.takes_part:

@@ -21,7 +21,7 @@ from onnx_attest.verify.oracle.by_rows import ByRows
 from onnx_attest.verify.oracle.kernels import Kernel
 from onnx_attest.verify.oracle.ops.operator import Node, is_short
 from onnx_attest.verify.oracle.program import AttentionSeen, Program, Run, Settings, constants_in, domain_of
-from onnx_attest.verify.oracle.types import Types
+from onnx_attest.verify.oracle.types import Types, element_type, graphs_in
 from onnx_attest.verify.oracle.values import Value, given
 from onnx_attest.verify.oracle.weights import Weights
 
@@ -41,6 +41,7 @@ class Evaluation:
         observed: what the oracle had at each observed value, before it went on from the observed one.
         unseen: names of the attentions so large that their weights were not held.
         others: outputs that are no tensors.
+        coding: names of the nodes that make codes of numbers.
     """
 
     outputs: dict[str, Bounded]
@@ -48,6 +49,7 @@ class Evaluation:
     observed: dict[str, Bounded] = field(default_factory=dict)
     unseen: tuple[str, ...] = ()
     others: dict[str, Value] = field(default_factory=dict)
+    coding: tuple[str, ...] = ()
 
     @property
     def logit_std(self) -> float | None:
@@ -103,7 +105,21 @@ class GraphOracle:
         self._own: dict[int, Arithmetic] = {}
         if parameters is not None:
             self._own = _own_arithmetic(settings.types, [node.outputs[0] for node in self._program.nodes])
+        self._short: dict[int, Arithmetic] = {}
+        if parameters is None and _holds_halves(model):
+            own = _own_arithmetic(settings.types, [node.outputs[0] for node in self._program.nodes])
+            self._short = {
+                index: arithmetic for index, arithmetic in own.items() if arithmetic.name != "fp32"
+            }
         self.inputs, self.outputs = self._program.inputs, self._program.outputs
+
+    @property
+    def mixes(self) -> bool:
+        """Whether some nodes give numbers in fewer bits than the graph's inputs and outputs have.
+
+        They are evaluated in an arithmetic of that format, whatever is declared for the rest.
+        """
+        return bool(self._short)
 
     def under(self, empty_rows: str) -> GraphOracle:
         """Return the same graph under another policy for softmax rows without any key."""
@@ -193,10 +209,11 @@ class GraphOracle:
             own = {name: _as_stored(c, arithmetic.kernel) for name, c in constants.items()}
             held = {**self._constants_stored_by(arithmetic.kernel), **own}
         known = {name: given(value) for name, value in inputs.items()} | held
+        short = {index: replace(own, deviations=arithmetic.deviations) for index, own in self._short.items()}
         run = Run(
             arithmetic,
             logit_factor,
-            self._own,
+            {**self._own, **({} if arithmetic.kernel is not None else short)},
             observed,
             follow,
             carry,
@@ -209,7 +226,7 @@ class GraphOracle:
             outputs = self._program.run(known, run)
         tensors = {name: value for name, value in outputs.items() if isinstance(value, Bounded)}
         others = {name: value for name, value in outputs.items() if name not in tensors}
-        return Evaluation(tensors, tuple(run.seen), run.had, tuple(run.unseen), others)
+        return Evaluation(tensors, tuple(run.seen), run.had, tuple(run.unseen), others, tuple(run.coding))
 
 
 def _as_stored(constant: Bounded, kernel: Kernel) -> Bounded:
@@ -288,6 +305,25 @@ def _among(value: NDArray[Any], sorted_numbers: NDArray[np.float64]) -> NDArray[
         return np.zeros(value.shape, bool)
     place = np.minimum(np.searchsorted(sorted_numbers, value), sorted_numbers.size - 1)
     return np.asarray(sorted_numbers[place] == value)
+
+
+_HALVES = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+
+
+def _holds_halves(model: onnx.ModelProto) -> bool:
+    """Whether a graph that takes and gives no half precision has some inside."""
+    graph = model.graph
+    if any(element_type(value.type) in _HALVES for value in (*graph.input, *graph.output)):
+        return False
+    cast = any(
+        attribute.name == "to" and attribute.i in _HALVES
+        for inner in graphs_in(graph)
+        for node in inner.node
+        for attribute in node.attribute
+    )
+    return cast or any(
+        tensor.data_type in _HALVES for inner in graphs_in(graph) for tensor in inner.initializer
+    )
 
 
 def _own_arithmetic(types: Types, outputs: Sequence[str]) -> dict[int, Arithmetic]:

@@ -25,6 +25,10 @@ from onnx_attest.verify.oracle.values import Scope, Value
 _PRODUCTS = ("MatMul", "Einsum", "com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul")
 _OPERATORS = ("Attention", "com.microsoft.QAttention", *CONTRIB)
 """Those that are an attention as a whole."""
+_CODING = (
+    "QuantizeLinear", "DynamicQuantize", "QLinear", "com.microsoft.QGemm", "com.microsoft.QAttention", "MatMulNBits",
+)  # fmt: skip
+"""Parts of the names of operators that make codes of numbers. DequantizeLinear makes numbers of codes."""
 _ATTENDING = (*_PRODUCTS, *_OPERATORS)
 
 
@@ -70,6 +74,7 @@ class Run:
         noise: after each node a normal number times its own deviation is added to what it gives, and what follows takes
             that for exact; the arithmetic has to have deviations.
         unseen: names of the attentions whose weights were not held.
+        coding: names of the nodes that make codes of numbers, see `ops/quantized`.
     """
 
     arithmetic: Arithmetic
@@ -86,6 +91,7 @@ class Run:
     had: dict[str, Bounded] = field(default_factory=dict)
     seen: list[AttentionSeen] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
+    coding: list[str] = field(default_factory=list)
 
 
 class Program:
@@ -149,13 +155,15 @@ class Program:
         for index, node in enumerate(self.nodes):
             arithmetic = run.own.get(index, run.arithmetic)
             if run.logit_factor != 1.0 or _bodies(node):
-                inside = Run(arithmetic, run.logit_factor)
+                inside = Run(arithmetic, run.logit_factor, coding=run.coding)
                 node = replace(
                     node, logit_factor=run.logit_factor, enter=partial(_enter, dict(known), inside)
                 )
             wanted = [name for name in _needed(node) if name in self._deferred] if self._deferred else ()
             known |= {name: run.load(name) for name in wanted}  # type: ignore[misc]
             known |= _result_or_observed(node, known, arithmetic, run)
+            if any(part in node.operator for part in _CODING):
+                run.coding.append(node.name)
             for name in wanted:
                 del known[name]
             found = _attention_at(node, known)

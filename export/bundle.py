@@ -1,0 +1,158 @@
+"""A bundle: a file that was verified, with what proves it, opened only if every byte of it is what it was.
+
+Needs neither torch nor the verifier: to load one is to check its digests and open `model.onnx` with the options that were
+verified.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from onnx_attest.errors import UsageError
+from onnx_attest.export.checksums import TamperedError, verified
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+MODEL, ABOUT, RECORDS, CARD, REPLAY = "model.onnx", "bundle.json", "records.jsonl", "CARD.md", "replay.py"
+DATA, REFERENCE = "test_data_set_", "reference.npz"
+SCHEMA = 1
+
+
+class Tensor(msgspec.Struct, frozen=True, kw_only=True):
+    """An input or output: the name of each axis, or its size."""
+
+    name: str
+    dtype: str
+    axes: tuple[str | int, ...]
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """A runtime that the file passed on.
+
+    Attributes:
+        version: of the runtime.
+        provider: of ONNX Runtime, "" for another runtime.
+        provider_options, session_options: that its session was opened with.
+        optimised: whether ONNX Runtime's graph optimisations were on.
+        cells: how many passed.
+        effective_bits: the least of them, None where none was measured.
+    """
+
+    runtime: str
+    version: str
+    provider: str = ""
+    provider_options: dict[str, str] = {}
+    session_options: dict[str, str] = {}
+    optimised: bool = True
+    cells: int
+    effective_bits: float | None = None
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a bundle beside its bytes.
+
+    Attributes:
+        unverified: why it is no proof of anything, "" if it is one.
+        sha256: of model.onnx.
+        arithmetic: the profile that the stored bounds were made for.
+        data: names of its sets of test data.
+    """
+
+    schema: int = SCHEMA
+    model: str
+    sha256: str
+    opset: int | None
+    dtype: str
+    arithmetic: str
+    empty_rows: str
+    unverified: str = ""
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    verified: tuple[Verified, ...]
+    data: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle whose digests hold.
+
+    Attributes:
+        name: the digest of its list of digests, by which it is known.
+    """
+
+    folder: Path
+    name: str
+    about: About
+
+    @property
+    def model(self) -> Path:
+        """The ONNX file."""
+        return self.folder / MODEL
+
+    def session(self, runtime: str = "ort-cpu", *, allow_unverified: bool = False) -> ort.InferenceSession:
+        """Return a session of ONNX Runtime with the options that were verified.
+
+        Args:
+            runtime: that the file was verified on.
+            allow_unverified: open it although nothing is proven about it on that runtime.
+
+        Raises:
+            UsageError: it was not verified on that runtime, or ONNX Runtime gives another provider than that.
+        """
+        known = {one.runtime: one for one in self.about.verified if one.provider}
+        if self.about.unverified and not allow_unverified:
+            raise UsageError(
+                f"{self.folder} is not verified: {self.about.unverified}; say allow_unverified=True to open it"
+            )
+        if runtime not in known and not allow_unverified:
+            names = ", ".join(known) or "no runtime that is ONNX Runtime"
+            raise UsageError(f"{self.folder} was verified on {names}, not on {runtime}; verify it there")
+        return _session(self.model, known.get(runtime))
+
+
+def load(folder: str | Path) -> Bundle:
+    """Return a bundle, once every byte of it is what its list of digests says.
+
+    Raises:
+        TamperedError: a file is changed, missing or not in the list; it is named.
+        UsageError: it is no bundle, or one of another version.
+    """
+    folder = Path(folder)
+    name = verified(folder)
+    try:
+        about = msgspec.json.decode((folder / ABOUT).read_bytes(), type=About)
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"{folder} is no bundle of onnx-attest: {ABOUT}: {error}") from error
+    if about.schema != SCHEMA:
+        raise UsageError(f"{folder} is a bundle of version {about.schema}; this is for version {SCHEMA}")
+    if not (folder / MODEL).is_file():
+        raise TamperedError(f"{folder}: {MODEL} is not there")
+    return Bundle(folder, name, about)
+
+
+def _session(model: Path, verified_as: Verified | None) -> ort.InferenceSession:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    provider, provider_options = "CPUExecutionProvider", dict[str, str]()
+    if verified_as is not None:
+        provider, provider_options = verified_as.provider, verified_as.provider_options
+        for key, value in verified_as.session_options.items():
+            options.add_session_config_entry(key, value)
+        if not verified_as.optimised:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    # Else a run that fails on a device is repeated on the CPU, with a print.
+    more: dict[str, Any] = {"enable_fallback": 0}
+    session = onnxruntime.InferenceSession(
+        str(model), options, providers=[(provider, provider_options)], **more
+    )
+    if session.get_providers()[0] != provider:
+        raise UsageError(
+            f"{model} was asked to run on {provider}, and runs on {', '.join(session.get_providers())}"
+        )
+    return session

@@ -1,0 +1,90 @@
+"""The process that a file is converted in: python -m onnx_attest.export.converter KIND SOURCE TARGET.
+
+Calibration inputs are the inputs-*.npz beside the target, arrays in the order of the graph's inputs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+
+def _half(source: Path, target: Path, *, keep: tuple[str, ...] = ()) -> None:
+    from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
+
+    model = onnx.load(source)
+    converted = convert_float_to_float16(
+        model, keep_io_types=bool(keep), op_block_list=[*DEFAULT_OP_BLOCK_LIST, *keep]
+    )
+    onnx.save(converted, target)
+
+
+def _softmax_in_single(source: Path, target: Path) -> None:
+    _half(source, target, keep=("Softmax",))
+
+
+def _dynamic(source: Path, target: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(source, target, weight_type=QuantType.QInt8)
+
+
+def _static(source: Path, target: Path) -> None:
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+    names = [value.name for value in onnx.load(source, load_external_data=False).graph.input]
+
+    class Given(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._paths = iter(sorted(target.parent.glob("inputs-*.npz")))
+
+        def get_next(self) -> dict[str, Any] | None:
+            path = next(self._paths, None)
+            if path is None:
+                return None
+            with np.load(path) as file:
+                return {name: file[f"arr_{index}"] for index, name in enumerate(names)}
+
+    quantize_static(
+        source,
+        target,
+        Given(),
+        quant_format=QuantFormat.QDQ,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+    )
+
+
+def _fused(source: Path, target: Path) -> None:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(target)
+    # Beyond this level the layout is that of this very machine.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+
+
+KINDS: dict[str, Callable[[Path, Path], None]] = {
+    "fp16": _half,
+    "fp16-softmax32": _softmax_in_single,
+    "int8-dynamic": _dynamic,
+    "int8-static": _static,
+    "ort-fused": _fused,
+}
+"""What a file can be made into: by name, how."""
+
+
+def main() -> None:
+    """Convert as the command line says."""
+    kind, source, target = sys.argv[1:]
+    KINDS[kind](Path(source), Path(target))
+
+
+if __name__ == "__main__":
+    main()

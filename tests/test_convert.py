@@ -1,0 +1,148 @@
+"""Variants for deployment: each is valid ONNX, costs what its format costs, and is told when it destroys something."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnx_attest.errors import UsageError
+from onnx_attest.export.api import export_entry
+from onnx_attest.export.artifact import Artifact, read_artifact
+from onnx_attest.export.convert import convert
+from onnx_attest.export.converter import KINDS
+from onnx_attest.models.entry import resolve
+from onnx_attest.verify.api import verify
+from onnx_attest.verify.conversion.cost import calibration_of, cost, costs
+from onnx_attest.verify.signature import read_signature
+
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> Artifact:
+    folder = tmp_path_factory.mktemp("original")
+    made = [one for one in export_entry(resolve("mha"), folder) if isinstance(one, Artifact)]
+    return next(one for one in made if "decomposed" in one.path.name)
+
+
+@pytest.fixture(scope="module")
+def converted(original, tmp_path_factory) -> dict[str, Artifact]:
+    folder = tmp_path_factory.mktemp("converted")
+    signature = read_signature(original)
+    return {
+        kind: convert(original, kind, folder / f"{kind}.onnx", calibration_of(signature, 1)) for kind in KINDS
+    }
+
+
+BITS = {
+    "fp16": (8, 13),
+    "fp16-softmax32": (8, 13),
+    "int8-dynamic": (3, 8),
+    "int8-static": (0, 1),
+    "ort-fused": (22, math.inf),
+}
+"""What the formats have: 11 bits of a number in half precision, 8 of a code; a fusion multiplies constants in float32.
+
+The quantiser takes the number that hides masked keys for a logit: its scale is 1e36, and all logits are one code.
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_conversion_costs_what_its_format_costs(original, converted, kind):
+    found = list(costs(read_signature(original), read_signature(converted[kind])))
+    usual = [one.bits for one in found if "logit_std=2" in one.case and "empty-row" not in one.case]
+    low, high = BITS[kind]
+    assert low <= np.median(usual) <= high
+    assert not any(one.misplaced for one in found if "empty-row" not in one.case)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_conversion_is_a_file_like_any_other(original, converted, kind):
+    made = converted[kind]
+    onnx.checker.check_model(str(made.path))
+    manifest = read_artifact(made.path).manifest
+    assert manifest.variant == f"decomposed-{kind}"
+    assert manifest.sha256 == made.sha256 != original.sha256
+    assert manifest.contract == original.manifest.contract
+
+
+@pytest.mark.parametrize("kind", ["fp16", "fp16-softmax32", "ort-fused"])
+def test_runtimes_compute_it_right(converted, kind):
+    report = verify(converted[kind], runtimes=("ort-cpu",), input_shapes={"X": (2, 9, 45)})
+    verdicts = {cell.verdict for cell in report.cells if cell.case.mask != "empty-row"}
+    assert verdicts == {"passed"}
+
+
+def test_int8_that_depends_on_masked_keys_is_told(converted):
+    """The scale is that of the whole tensor, and masked keys are part of it."""
+    report = verify(converted["int8-dynamic"], runtimes=("ort-cpu",))
+    assert {cell.verdict for cell in report.cells if cell.case.mask != "empty-row"} == {"passed"}
+    assert "OA406" in {item.code for item in report.findings}
+
+
+def test_a_mask_that_overflows_half_precision_is_told(tmp_path):
+    """-1e9 becomes an infinity or the lowest number of half precision; a row without any key shows which."""
+    graph = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 18]> g (float[n, 8] q, float[m, 8] k, float[m, 8] v, float[n, m] mask) => (float[n, 8] y) '
+        "<float s = {0.35355339}, float big = {-1e9}, int64[1] last = {-1}> { t = Transpose <perm = [1, 0]> (k) l = MatMul (q, t)"
+        " c = Mul (l, s) h = Mul (mask, big) x = Add (c, h) p = Softmax <axis = -1> (x) y = MatMul (p, v) }"
+    )
+    onnx.save(graph, tmp_path / "m.onnx")
+    made = convert(read_artifact(tmp_path / "m.onnx"), "fp16", tmp_path / "half.onnx")
+    from onnx_attest.verify.static.rules import static_findings
+
+    found = {item.code for item in static_findings(onnx.load(made.path))}
+    assert found & {"OA427", "OA428"}
+
+
+def test_the_cost_of_known_changes():
+    exact = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    same = cost("c", "y", exact, exact)
+    assert (same.bits, same.worst_row, same.argmax, same.divergence, same.misplaced) == (math.inf, 0, 1, 0, 0)
+    small = cost("c", "y", exact, exact * (1 + 2.0**-10))
+    assert small.bits == pytest.approx(10)
+    turned = cost("c", "y", exact, np.array([[3.0, 2.0, 1.0], [4.0, 5.0, 6.0]]))
+    assert (turned.argmax, turned.worst_index) == (0.5, (0,))
+    p = np.exp(exact[0]) / np.exp(exact[0]).sum()
+    assert turned.divergence == pytest.approx(float((p * (exact[0] - exact[0][::-1])).sum()))
+    assert cost("c", "y", exact, np.array([[np.nan, 2, 3], [4, 5, np.inf]])).misplaced == 2
+
+
+# What cannot be converted
+
+
+def test_unknown_kinds_and_files_are_refused_in_one_line(original, command, tmp_path):
+    command("convert", original.path, "--to", "int3", "-o", tmp_path / "x.onnx").assert_refused(
+        "unknown kind 'int3'"
+    )
+    command("convert", original.path, "--to", "fp16", "-o", original.path).assert_refused(
+        "is the file itself"
+    )
+    with pytest.raises(UsageError, match="calibrated with inputs"):
+        convert(original, "int8-static", tmp_path / "x.onnx")
+    assert not (tmp_path / "x.onnx").exists()
+
+
+def test_a_converter_that_fails_is_told_in_its_own_words(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(b"\x08\x0a")
+    with pytest.raises(UsageError, match="cannot be converted to ort-fused: "):
+        convert(Artifact(Path(tmp_path / "m.onnx"), "0"), "ort-fused", tmp_path / "x.onnx")
+
+
+def test_files_that_are_no_conversion_of_each_other_are_refused(original, tmp_path, onnx_file):
+    other = read_signature(
+        read_artifact(onnx_file("g (float[n, 4] x) => (float[n, 4] y) { y = Add (x, x) }"))
+    )
+    with pytest.raises(UsageError, match="other inputs and outputs"):
+        list(costs(read_signature(original), other))
+
+
+def test_the_command_says_what_it_cost(original, command, tmp_path):
+    answer = command("convert", original.path, "--to", "fp16", "-o", tmp_path / "half.onnx")
+    assert (answer.code, answer.err) == (0, "")
+    assert "| same argmax |" in answer.out
+    assert (tmp_path / "half.manifest.json").exists()

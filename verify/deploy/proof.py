@@ -1,0 +1,115 @@
+"""What records prove about exactly these bytes, runtime by runtime; or why they prove nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from onnx_attest.errors import UsageError
+from onnx_attest.export.bundle import Verified
+from onnx_attest.verify.blame import EXPORTER
+from onnx_attest.verify.records import (
+    AnyRecord,
+    ArtifactRecord,
+    CellRecord,
+    EnvironmentRecord,
+    FindingRecord,
+    HeadroomRecord,
+    LatencyRecord,
+    RelationRecord,
+    StabilityRecord,
+)
+
+Judged = CellRecord | StabilityRecord | HeadroomRecord | RelationRecord
+
+
+class NotProvenError(UsageError):
+    """Nothing proves that the file is right where it is to be used; the message says what lacks."""
+
+
+def about(sha256: str, records: Iterable[AnyRecord]) -> list[AnyRecord]:
+    """Return the records that are about the file of a digest: itself, what was judged of it, its findings and where."""
+    records = list(records)
+    own = next((one for one in records if isinstance(one, ArtifactRecord) and one.sha256 == sha256), None)
+    if own is None:
+        return []
+    name = (own.model, own.variant, own.opset, own.dtype)
+    return [one for one in records if one is own or _is_about(one, sha256, name)]
+
+
+def _is_about(record: AnyRecord, sha256: str, name: tuple[object, ...]) -> bool:
+    if isinstance(record, Judged | LatencyRecord):
+        return record.artifact_sha256 == sha256
+    if isinstance(record, FindingRecord):
+        return (record.model, record.variant, record.opset, record.dtype) == name
+    return isinstance(record, EnvironmentRecord)
+
+
+def proven(
+    sha256: str,
+    records: Iterable[AnyRecord],
+    required: Sequence[str],
+    described: Callable[[str], dict[str, object]],
+) -> list[Verified]:
+    """Return the runtimes that the file of a digest passed on, those that are required first.
+
+    Args:
+        sha256: of the file.
+        records: of its verification.
+        required: runtimes without which it is not proven.
+        described: gives what else a bundle says of a runtime: its provider and options.
+
+    Raises:
+        NotProvenError: no record of these bytes, the file itself or the exporter failed, or a required runtime did not
+            pass.
+    """
+    mine = about(sha256, records)
+    own = next((one for one in mine if isinstance(one, ArtifactRecord)), None)
+    if own is None:
+        raise NotProvenError(
+            f"no record is about these bytes (sha256 {sha256[:12]}...): verify this very file, or give the records of it"
+        )
+    if own.verdict != "passed":
+        raise NotProvenError(f"the file itself {own.verdict}: {own.reason}")
+    judged = [one for one in mine if isinstance(one, Judged)]
+    if wrong := _why_not(EXPORTER, judged):
+        raise NotProvenError(f"the exporter {wrong}")
+    names = [
+        *required,
+        *dict.fromkeys(one.runtime for one in judged if one.runtime not in (EXPORTER, *required)),
+    ]
+    found = []
+    for name in names:
+        cells = [one for one in judged if isinstance(one, CellRecord) and one.runtime == name]
+        passed = [one for one in cells if one.verdict == "passed"]
+        why = _why_not(name, judged) or ("" if passed else _absent(cells))
+        if why and name in required:
+            raise NotProvenError(f"{name} {why}")
+        if why:
+            continue
+        bits = [one.effective_bits for one in passed if one.effective_bits is not None]
+        found.append(
+            Verified(
+                runtime=name,
+                version=passed[0].runtime_version,
+                cells=len(passed),
+                effective_bits=min(bits, default=None),
+                **described(name),  # type: ignore[arg-type]
+            )
+        )
+    if not found:
+        raise NotProvenError("no runtime passed")
+    return found
+
+
+def _why_not(name: str, judged: Sequence[Judged]) -> str:
+    """Return what a runtime did wrong, known or not: what is expected to fail is not to be deployed either."""
+    for one in judged:
+        idle = isinstance(one, RelationRecord) and not one.counts
+        if one.runtime == name and one.verdict in ("failed", "errored") and not idle:
+            return f"{one.verdict} on {one.case.id if one.case else 'all cases'}: {one.reason}"
+    return ""
+
+
+def _absent(cells: Sequence[CellRecord]) -> str:
+    reasons = dict.fromkeys(one.reason for one in cells if one.reason)
+    return f"passed in no case: {'; '.join(reasons) or 'it was not run'}"

@@ -1,0 +1,237 @@
+"""A bundle on the machine that it is for: its digests, then its test data, against the bounds that it brings along."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_attest.errors import UsageError
+from onnx_attest.export.artifact import Artifact
+from onnx_attest.export.bundle import REFERENCE, Bundle, Tensor, load
+from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
+from onnx_attest.verify.environment import command_line, environment
+from onnx_attest.verify.findings import Finding, finding
+from onnx_attest.verify.gates import judge
+from onnx_attest.verify.noise import Noise, bits_of, noise_of, too_loud
+from onnx_attest.verify.oracle.bounded import Bounded
+from onnx_attest.verify.outcome import conclude
+from onnx_attest.verify.records import (
+    AnyRecord,
+    CaseRecord,
+    CellRecord,
+    FindingRecord,
+    RunRecord,
+    Verdict,
+    finite,
+)
+from onnx_attest.verify.runtimes.base import Runtime, Session, Tensors, UnavailableError
+from onnx_attest.verify.runtimes.isolated import isolate, processes_of
+from onnx_attest.verify.runtimes.registry import select
+from onnx_attest.verify.verdicts import exit_code
+
+
+def replay(
+    folder: Path,
+    runtimes: Sequence[str] = (),
+    *,
+    required: Sequence[str] = (),
+    on_step: Callable[[str], None] = lambda step: None,
+) -> list[AnyRecord]:
+    """Return the records of a bundle's test data on runtimes of this machine.
+
+    Args:
+        folder: of the bundle.
+        runtimes: as `select` takes them; those that it was verified on if none is named.
+        required: runtimes without which nothing is proven; added to those.
+        on_step: told what comes next.
+
+    Raises:
+        TamperedError: a byte of the bundle is not what it was; the file is named.
+        UsageError: it is no bundle.
+    """
+    started = time.monotonic()
+    on_step("checking the digests")
+    bundle = load(folder)
+    sets = [(name, *_read(bundle, name)) for name in bundle.about.data]
+    names = dict.fromkeys(
+        [*(runtimes or [one.runtime for one in bundle.about.verified] or ["ort-cpu"]), *required]
+    )
+    chosen = isolate(select(tuple(names)))
+    with processes_of(chosen):
+        records: list[AnyRecord] = [environment(chosen, command_line())]
+        for runtime in chosen:
+            on_step(f"replaying on {runtime.name}")
+            records += _on(runtime, bundle, sets)
+    if bundle.about.unverified:
+        records.append(_finding_record(bundle, finding("OA811", bundle.about.unverified), ""))
+    end = conclude(records, required=required, duration_s=time.monotonic() - started)
+    return [*records, *(_unproven(one, bundle.about.unverified) for one in end)]
+
+
+def _unproven(record: AnyRecord, why: str) -> AnyRecord:
+    """Return the end of a run that passed as inconclusive, if the bundle proves nothing."""
+    if not why or not isinstance(record, RunRecord) or record.verdict != "passed":
+        return record
+    reason = f"the bundle was made by force: {why}"
+    return msgspec.structs.replace(
+        record, verdict="inconclusive", reason=reason, exit_code=exit_code("inconclusive")
+    )
+
+
+def _on(
+    runtime: Runtime, bundle: Bundle, sets: Sequence[tuple[str, Tensors, dict[str, Bounded], Noise | None]]
+) -> Iterator[AnyRecord]:
+    artifact = Artifact(bundle.model, bundle.about.sha256)
+    available = runtime.availability()
+    try:
+        available.demand()
+        session = runtime.open(artifact)
+    except UnavailableError as error:
+        yield _cell(bundle, runtime, available.version, None, "skipped", " ".join(str(error).split()))
+        return
+    except Exception as error:  # noqa: BLE001 - a runtime may raise anything; it is recorded, not hidden
+        yield _cell(bundle, runtime, available.version, None, "errored", _one_line(error))
+        return
+    for name, inputs, outputs, limits in sets:
+        case = CaseRecord(name=name, axes=_axes(bundle.about.inputs, inputs))
+        try:
+            actual = session.run(inputs)
+        except Exception as error:  # noqa: BLE001 - as above
+            yield _cell(bundle, runtime, available.version, case, "errored", _one_line(error))
+            continue
+        yield from _judged(bundle, runtime, available.version, session, case, actual, outputs, limits)
+
+
+def _judged(
+    bundle: Bundle,
+    runtime: Runtime,
+    version: str,
+    session: Session,
+    case: CaseRecord,
+    actual: Tensors,
+    outputs: Mapping[str, Bounded],
+    limits: Noise | None,
+) -> Iterator[AnyRecord]:
+    arithmetic = PROFILES[bundle.about.arithmetic]
+    dtypes = {one.name: _dtype(one.dtype) for one in bundle.about.outputs}
+    judgement = judge(actual, outputs, dtypes)
+    found = list(judgement.findings)
+    gates: dict[str, dict[str, float | None]] = {
+        "proof": {"max_err_over_tau": finite(judgement.max_err_over_tau)}
+    }
+    bits = None
+    if limits is not None and judgement.max_err_over_tau is not None:
+        noise = noise_of(actual, outputs, arithmetic)
+        bits = bits_of(noise, arithmetic)
+        gates["noise"] = {
+            "rms_z": finite(noise.rms_z), "rms_z_limit": finite(limits.rms_z), "max_z": finite(noise.max_z),
+            "max_z_limit": finite(limits.max_z),
+        }  # fmt: skip
+        found += _noise_findings(noise, limits, bits, arithmetic)
+    verdict: Verdict = "failed" if found else "passed"
+    if not found and judgement.unbounded and limits is None:
+        verdict = "inconclusive"
+    reason = "; ".join(item.message for item in found)
+    record = _cell(bundle, runtime, version, case, verdict, reason)
+    worst = judgement.worst
+    yield msgspec.structs.replace(
+        record,
+        gates=gates,
+        effective_bits=finite(bits),
+        max_abs_err=finite(judgement.max_abs_err),
+        max_rel_err=finite(judgement.max_rel_err),
+        worst_output=worst.output,
+        worst_index=worst.index,
+        worst_actual=f"{worst.actual:.9g}",
+        worst_expected=f"{worst.expected:.9g}",
+        provider_requested=session.placement.requested,
+        provider_used=session.placement.used,
+        nodes_by_provider=session.placement.nodes_by_provider,
+        session=session.placement.details,
+        findings=tuple(dict.fromkeys(item.code for item in found)),
+    )
+    yield from (_finding_record(bundle, item, runtime.name, case.id) for item in found)
+
+
+def _noise_findings(
+    noise: Noise, limits: Noise, bits: float | None, arithmetic: Arithmetic
+) -> Iterator[Finding]:
+    if noise.rms_z > limits.rms_z or noise.max_z > limits.max_z:
+        effective = (
+            "" if bits is None else f": {bits:.1f} effective bits, {arithmetic.name} has {arithmetic.bits:g}"
+        )
+        yield finding("OA310", too_loud(noise, limits) + effective)
+
+
+def _read(bundle: Bundle, name: str) -> tuple[Tensors, dict[str, Bounded], Noise | None]:
+    """Return inputs, outputs and limits of a set.
+
+    Raises:
+        UsageError: it lacks something, or holds what NumPy would have to unpickle.
+    """
+    about = bundle.about
+    try:
+        with np.load(bundle.folder / name / REFERENCE) as file:
+            held = dict(file)
+        inputs = {
+            one.name: _typed(held[f"input_{index}"], one.dtype) for index, one in enumerate(about.inputs)
+        }
+        outputs = {one.name: _bounded(held, index) for index, one in enumerate(about.outputs)}
+        limits = Noise(float(held["limits"][0]), float(held["limits"][1])) if "limits" in held else None
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise UsageError(f"{bundle.folder}: {name}/{REFERENCE} is no test data: {error}") from error
+    return inputs, outputs, limits
+
+
+def _bounded(held: Mapping[str, NDArray[Any]], index: int) -> Bounded:
+    value, error = held[f"value_{index}"], held.get(f"bound_{index}")
+    deviation = held.get(f"deviation_{index}")
+    return Bounded(value, error, variance=None if deviation is None else deviation**2)
+
+
+def _typed(array: NDArray[Any], name: str) -> NDArray[Any]:
+    return array if array.dtype.name == name else array.view(_dtype(name))
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    if name.startswith(("bfloat", "float8", "int4", "uint4")):
+        import ml_dtypes  # noqa: F401 - it makes NumPy know these by name
+    return np.dtype(name)
+
+
+def _axes(specs: Sequence[Tensor], inputs: Tensors) -> dict[str, int]:
+    axes: dict[str, int] = {}
+    for spec in specs:
+        for axis, size in zip(spec.axes, inputs[spec.name].shape, strict=True):
+            if isinstance(axis, str):
+                axes.setdefault(axis, size)
+    return axes
+
+
+def _cell(
+    bundle: Bundle, runtime: Runtime, version: str, case: CaseRecord | None, verdict: Verdict, reason: str
+) -> CellRecord:
+    about = bundle.about
+    return CellRecord(
+        model=about.model, variant="bundle", opset=about.opset, dtype=about.dtype, artifact_sha256=about.sha256,
+        runtime=runtime.name, runtime_version=version, case=case, arithmetic=about.arithmetic, verdict=verdict,
+        reason=reason,
+    )  # fmt: skip
+
+
+def _finding_record(bundle: Bundle, item: Finding, runtime: str, case: str = "") -> FindingRecord:
+    about = bundle.about
+    return FindingRecord(
+        code=item.code, severity=item.severity, message=item.message, next_step=item.next_step, blame=item.blame,
+        model=about.model, variant="bundle", opset=about.opset, dtype=about.dtype, runtime=runtime, case=case,
+    )  # fmt: skip
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

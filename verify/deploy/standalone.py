@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Replay this bundle with nothing but NumPy and ONNX Runtime: every digest, then every set of test data.
+
+    python replay.py [--provider CPUExecutionProvider]
+
+Each output is held against its float64 value with the rounding bound that was derived for it, and its noise against that
+of correct implementations. Exit code 0: right here. 1: wrong here. 2: this is not the bundle that was made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+LINE = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9_+-][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_+-][A-Za-z0-9._+-]*)*)")
+
+
+class RefusedError(Exception):
+    """The bundle is not what its list of digests says."""
+
+
+def check_digests(folder: Path) -> str:
+    """Return the name of the bundle, once every byte of it is what the list says."""
+    try:
+        listed = (folder / "SHA256SUMS").read_bytes()
+        text = listed.decode("ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RefusedError(f"SHA256SUMS: {error}") from error
+    lines = [found for line in text[:-1].split("\n") if (found := LINE.fullmatch(line))]
+    if not text.endswith("\n") or len(lines) != text.count("\n"):
+        raise RefusedError("SHA256SUMS has a line that is not '<sha256>  <path>'")
+    digests = {line[2]: line[1] for line in lines}
+    if list(digests) != sorted(digests) or len(digests) != len(lines):
+        raise RefusedError("SHA256SUMS is not in order, or has a file twice")
+    there = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    }
+    for path in sorted(there ^ {*digests, "SHA256SUMS"}):
+        raise RefusedError(
+            f"{path} is {'not in SHA256SUMS' if path in there else 'in SHA256SUMS and not there'}"
+        )
+    for path, digest in digests.items():
+        file = folder / path
+        if file.is_symlink() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+            raise RefusedError(f"{path} does not have the digest that SHA256SUMS says")
+    return hashlib.sha256(listed).hexdigest()
+
+
+def judge(np: Any, actual: Any, value: Any, bound: Any) -> tuple[str, float]:
+    """Return why an output is wrong ("" if it is not) and its largest error over the bound."""
+    if actual.shape != value.shape:
+        return f"shape {actual.shape}, it should be {value.shape}", math.inf
+    if bound is None:
+        wrong = int((actual != value).sum())
+        return (f"{wrong} of {actual.size} differ" if wrong else ""), float(bool(wrong))
+    y = actual.astype(np.float64)
+    limit = float(np.finfo(actual.dtype).max)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        stored = np.where(np.abs(value) > limit, np.copysign(np.inf, value), value)
+        close = np.isfinite(value) & (np.abs(value) + bound > limit)  # rounding decides which side
+        same = (np.isnan(y) == np.isnan(stored)) & ((np.isinf(y) == np.isinf(stored)) | close)
+        finite = np.isfinite(y) & np.isfinite(value)
+        error = np.where(finite, np.abs(y - value), 0.0)
+        ratio = np.where((error == 0) | ~np.isfinite(bound), 0.0, error / bound)
+    if not same.all():
+        return (
+            f"NaN or infinity in {int((~same).sum())} of {same.size} places where there should be none, or none where there should",
+            math.inf,
+        )
+    worst = float(ratio.max(initial=0.0))
+    return (f"{worst:.3g} times its bound" if worst > 1 else ""), worst
+
+
+def squares_of(np: Any, actual: Any, value: Any, deviation: Any, floor: float) -> Any:
+    """Return the squares of z, of what are numbers on both sides; what may flush to zero counts into the deviation."""
+    y = actual.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        error = np.where(np.isfinite(y) & np.isfinite(value), y - value, 0.0)
+    known = np.isfinite(value) & ((deviation > 0) | (error != 0))
+    return error[known] ** 2 / (deviation[known] ** 2 + floor**2)
+
+
+def main() -> int:
+    """Check and run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--provider", default="CPUExecutionProvider")
+    asked = parser.parse_args()
+    folder = Path(__file__).resolve().parent
+    try:
+        print(f"bundle {check_digests(folder)}")
+    except RefusedError as error:
+        print(f"replay: {error}", file=sys.stderr)
+        return 2
+    import numpy as np
+    import onnxruntime
+
+    about = json.loads((folder / "bundle.json").read_text())
+    if about["unverified"]:
+        print(f"UNVERIFIED: {about['unverified']}")
+    if any(one["dtype"] in ("bfloat16", "float8e4m3fn") for one in about["inputs"] + about["outputs"]):
+        print("replay: NumPy has no such numbers; use onnx-attest replay", file=sys.stderr)
+        return 2
+    session = onnxruntime.InferenceSession(
+        str(folder / "model.onnx"), providers=[asked.provider], enable_fallback=0
+    )
+    if session.get_providers()[0] != asked.provider:
+        print(
+            f"replay: asked for {asked.provider}, got {', '.join(session.get_providers())}", file=sys.stderr
+        )
+        return 1
+    print(f"ONNX Runtime {onnxruntime.__version__} on {', '.join(session.get_providers())}")
+    names = [one["name"] for one in about["outputs"]]
+    failed = False
+    for name in about["data"]:
+        with np.load(folder / name / "reference.npz") as file:
+            held = dict(file)
+        inputs = {one["name"]: held[f"input_{index}"] for index, one in enumerate(about["inputs"])}
+        outputs = session.run(names, inputs)
+        why, worst, squares = "", 0.0, []
+        for index, actual in enumerate(outputs):
+            wrong, ratio = judge(np, actual, held[f"value_{index}"], held.get(f"bound_{index}"))
+            why, worst = why or (f"{names[index]}: {wrong}" if wrong else ""), max(worst, ratio)
+            if f"deviation_{index}" in held and not wrong:
+                deviation = held[f"deviation_{index}"]
+                squares.append(
+                    squares_of(np, actual, held[f"value_{index}"], deviation, float(held["floor"]))
+                )
+        if squares and not why:
+            every = np.concatenate(squares)
+            rms, largest = (
+                float(np.sqrt(every.mean())) if every.size else 0.0,
+                float(np.sqrt(every.max(initial=0.0))),
+            )
+            if rms > held["limits"][0] or largest > held["limits"][1]:
+                why = f"RMS z {rms:.3g} and max |z| {largest:.3g}; correct implementations stay below {held['limits'][0]:.3g} and {held['limits'][1]:.3g}"
+        failed = failed or bool(why)
+        print(f"{name}: {'failed: ' + why if why else 'passed'}, largest error {worst:.3g} of its bound")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
