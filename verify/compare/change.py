@@ -60,6 +60,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         versions: what has another version, or another value, in the two runs: before and after, None where it is not.
         compared: pairs of records of each kind.
+        same_inputs: pairs of cells with the same file and the same inputs, bit by bit.
         changes: what became worse or better; those that count first.
         appeared, vanished: what only one of the runs has verified, each with how much of it.
         not_compared: what both have, and why it was not held against each other.
@@ -67,6 +68,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     versions: dict[str, tuple[str | None, str | None]]
     compared: dict[str, int]
+    same_inputs: int
     changes: tuple[Change, ...]
     appeared: dict[str, str]
     vanished: dict[str, str]

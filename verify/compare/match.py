@@ -13,6 +13,7 @@ from onnx_attest.verify.records import (
     CellRecord,
     ClaimRecord,
     HeadroomRecord,
+    LatencyRecord,
     RelationRecord,
     StabilityRecord,
 )
@@ -97,6 +98,11 @@ def of_relations(record: RelationRecord) -> Hashable:
 def of_claims(record: ClaimRecord) -> Hashable:
     """Return the key of a statement's experiment."""
     return record.claim, record.setting, place(record)
+
+
+def of_timings(record: LatencyRecord) -> Hashable:
+    """Return the key of a timing: file, runtime, sizes, threads."""
+    return place(record), tuple(sorted(record.axes.items())), record.threads
 
 
 Softmax = TypeVar("Softmax", StabilityRecord, HeadroomRecord)
