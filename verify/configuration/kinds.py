@@ -72,8 +72,9 @@ def whole(least: int | None = None, most: int | None = None) -> Kind:
     def taken(value: Any) -> int | None:
         if isinstance(value, bool) or not isinstance(value, Integral):
             return None
-        inside = (least is None or value >= least) and (most is None or value <= most)
-        return int(value) if inside else None
+        number = int(value)
+        inside = (least is None or number >= least) and (most is None or number <= most)
+        return number if inside else None
 
     return Kind(" ".join(("a whole number", " and ".join(bounds))).rstrip(), taken)
 
