@@ -159,10 +159,10 @@ def test_the_sample_project_verifies_what_it_ships(tmp_path):
     records = read_records(project / "report")
     (environment,) = [record for record in records if isinstance(record, EnvironmentRecord)]
     assert environment.configuration["seed"] == "7"
-    verdicts = {
-        (record.model, record.runtime): record.verdict for record in records if isinstance(record, CellRecord)
-    }
-    assert verdicts["shipped", "ort-cpu-noopt"] == "passed"
+    cells = [record for record in records if isinstance(record, CellRecord)]
+    shipped, changed = dict.fromkeys(cell.artifact_sha256 for cell in cells)
+    assert {cell.verdict for cell in cells if cell.artifact_sha256 == shipped} <= {"passed", "skipped"}
     # The file that a test holds to be wrong is in the report as what it is.
+    assert "failed" in {cell.verdict for cell in cells if cell.artifact_sha256 == changed}
     assert isinstance(records[-1], RunRecord)
     assert records[-1].verdict == "failed"

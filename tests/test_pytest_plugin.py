@@ -293,7 +293,7 @@ def test_what_two_tests_saw_is_told_once_and_settings_that_differ_are_told_both(
     two = [environment(configuration={"seed": "2"}), cell("passed"), cell("failed", "b"), end("failed")]
     both = joined([one, two, one], ())
     assert [type(record) for record in both] == [EnvironmentRecord, CellRecord, CellRecord, RunRecord]
-    assert both[0] == environment(configuration={"seed": "1 | 2"})
+    assert both[0] == environment(configuration={"seed": "1 or 2"})
     assert both[-1].verdict == "failed"  # type: ignore[union-attr]
 
 

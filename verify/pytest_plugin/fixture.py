@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -43,9 +43,9 @@ class Attest:
     """
 
     node: pytest.Item
-    configuration: Configuration
-    options: Mapping[str, Any]
-    keep: Callable[[Sequence[AnyRecord]], None]
+    configuration: Configuration = field(repr=False)
+    options: Mapping[str, Any] = field(repr=False)
+    keep: Callable[[Sequence[AnyRecord]], None] = field(repr=False)
 
     def __call__(
         self,

@@ -22,6 +22,9 @@ from onnx_attest.verify.report import write_reports
 from onnx_attest.verify.report.headline import headline
 from onnx_attest.verify.verdicts import exit_code, worst
 
+_OR = " or "
+"""Between the values of a setting that tests have given differently."""
+
 
 def write_part(path: Path, records: Iterable[AnyRecord]) -> None:
     """Write the records of one verification, whole: the process may end at any time."""
@@ -79,8 +82,8 @@ def _either(before: dict[str, str], now: dict[str, str]) -> dict[str, str]:
     """Return the settings of both; one that tests have set differently has both values."""
     found = dict(before)
     for name, value in now.items():
-        seen = found.get(name, value).split(" | ")
-        found[name] = " | ".join(dict.fromkeys((*seen, value)))
+        seen = found.get(name, value).split(_OR)
+        found[name] = _OR.join(dict.fromkeys((*seen, value)))
     return found
 
 
