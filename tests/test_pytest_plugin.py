@@ -129,6 +129,7 @@ def test_outcomes_messages_and_the_report_of_a_session(suite):
     assert read[-1] == ends[0]
 
 
+@pytest.mark.slow
 def test_workers_of_xdist_make_the_same_report(suite):
     suite.makepyfile(TESTS)
     run(suite, "--onnx-attest-report", "alone").assert_outcomes(**OUTCOMES)
