@@ -167,11 +167,12 @@ def test_hang_ends_at_the_time_limit(runtime, onnx_file):
 
 
 def _kill(host: NodeHost | BrowserHost) -> None:
+    process = host.browser._process if isinstance(host, BrowserHost) else host._process
     if isinstance(host, BrowserHost):
-        os.killpg(host._process.pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
     else:
-        host._process.kill()
-    host._process.wait()
+        process.kill()
+    process.wait()
 
 
 def test_browser_ends_when_the_process_that_started_it_is_killed(onnx_file):

@@ -92,7 +92,7 @@ def test_a_picture_is_well_formed_and_says_what_it_shows(number):
     assert description is not None
     assert root.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
     assert picture.alt in (description.text or "")
-    assert "prefers-color-scheme:dark" in (root.findtext(f"{SVG}style") or "")
+    assert "(prefers-color-scheme:dark)" in (root.findtext(f"{SVG}style") or "")
     assert not {"nan", "inf", "None"} & set(picture.svg.replace('"', " ").replace(",", " ").split())
 
 

@@ -36,7 +36,7 @@ _STYLE = (
     ".oa polyline.curve{fill:none}.oa line.curve{stroke-width:2}.oa .over{fill:#ffffff!important}.oa rect.bar{stroke:none}"
     ".oa .dashed{stroke-dasharray:7 4}.oa .dotted{stroke-dasharray:1.5 4}"
     + _rules("#1f2328", "#ffffff", _LIGHT, _BOX[0])
-    + f"@media(prefers-color-scheme:dark){{{_rules('#e6edf3', '#0d1117', _DARK, _BOX[1])}}}"
+    + f"@media screen and (prefers-color-scheme:dark){{{_rules('#e6edf3', '#0d1117', _DARK, _BOX[1])}}}"
 )
 
 
