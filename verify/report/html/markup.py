@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
-from typing import TypeVar
 
-T = TypeVar("T")
+from onnx_attest.verify.report.formats import printable
 
 
 class Markup(str):
@@ -61,7 +60,7 @@ def _markup(content: Content) -> str:
     if isinstance(content, Markup):
         return content
     if isinstance(content, str):
-        return escape(_shown(content))
+        return escape(printable(content))
     return "".join(map(_markup, content))
 
 
@@ -69,15 +68,4 @@ def _attribute(key: str, value: Attribute) -> str:
     if value is None or value is False:
         return ""
     name = key.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{escape(_shown(str(value)))}"'
-
-
-def _shown(text: str) -> str:
-    """Return the text with a mark in the place of what HTML forbids: control characters, and halves of surrogates."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char in _ALLOWED else "\ufffd" for char in text)
-
-
-# Spaces and marks of scripts are not "printable" for Python, and no harm; what turns the order of letters round is.
-_ALLOWED = frozenset("\n\t\u00a0\u2009\u200c\u200d\u202f\u3000")
+    return f" {name}" if value is True else f' {name}="{escape(printable(str(value)))}"'

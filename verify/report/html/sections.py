@@ -25,7 +25,7 @@ from onnx_attest.verify.report.grouping import grouped, of_kind, subject_on_runt
 from onnx_attest.verify.report.html.markup import Markup, joined, tag, trusted
 from onnx_attest.verify.report.html.tables import filled, folded, shown
 from onnx_attest.verify.report.pictures.accuracy import bits, errors
-from onnx_attest.verify.report.pictures.claims import pictures
+from onnx_attest.verify.report.pictures.claims import pictures, weight_errors
 from onnx_attest.verify.report.pictures.latency import latency_pictures
 from onnx_attest.verify.report.pictures.stability import stability_pictures
 from onnx_attest.verify.report.shipping import shipping_tables
@@ -106,9 +106,13 @@ def claims(records: Sequence[AnyRecord]) -> Markup:
     """Return each statement of the chapter that was tested, its picture, and what was measured, to be opened."""
     mine = of_kind(records, ClaimRecord)
     drawn = pictures(mine)
+    errors_drawn = weight_errors(mine)
     return joined(
-        _claim(number, held, drawn[number].svg if number in drawn else "")
-        for number, held in sorted(grouped(mine, lambda one: one.claim).items())
+        (tag("h3", "Errors of the weights"), figure(errors_drawn)) if errors_drawn else None,
+        [
+            _claim(number, held, drawn[number].svg if number in drawn else "")
+            for number, held in sorted(grouped(mine, lambda one: one.claim).items())
+        ],
     )
 
 

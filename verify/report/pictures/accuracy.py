@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from onnx_attest.verify.arithmetic import PROFILES
-from onnx_attest.verify.records import AnyRecord, CellRecord
+from onnx_attest.verify.records import AnyRecord, CellRecord, finite
 from onnx_attest.verify.report.grouping import grouped, of_kind
 from onnx_attest.verify.report.pictures.strips import Strip, strips
 
@@ -36,7 +36,7 @@ def bits(records: Iterable[AnyRecord]) -> list[str]:
             log=False,
         )
         for index, (dtype, cells) in enumerate(_by_dtype(records))
-        if any(cell.effective_bits is not None for cell in cells)
+        if any(finite(cell.effective_bits) is not None for cell in cells)
     ]
 
 
@@ -50,7 +50,7 @@ def _by_runtime(cells: Sequence[CellRecord]) -> Iterable[tuple[str, list[CellRec
 
 
 def _over_tau(cell: CellRecord) -> float | None:
-    return cell.gates.get("proof", {}).get("max_err_over_tau")
+    return finite(cell.gates.get("proof", {}).get("max_err_over_tau"))
 
 
 def _error(runtime: str, cells: Sequence[CellRecord]) -> Strip:
@@ -60,7 +60,7 @@ def _error(runtime: str, cells: Sequence[CellRecord]) -> Strip:
 def _bits(runtime: str, cells: Sequence[CellRecord]) -> Strip:
     p = {PROFILES[cell.arithmetic].bits for cell in cells if cell.arithmetic in PROFILES}
     limit = float(p.pop()) if len(p) == 1 else None
-    return _strip(runtime, [(cell.effective_bits, cell.verdict) for cell in cells], limit)
+    return _strip(runtime, [(finite(cell.effective_bits), cell.verdict) for cell in cells], limit)
 
 
 def _strip(runtime: str, values: Sequence[tuple[float | None, str]], limit: float | None) -> Strip:

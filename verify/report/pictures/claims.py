@@ -193,6 +193,27 @@ def _graph(records: Records) -> Picture | None:
     return Picture(alt, draw("claim-11", "Weights as a heat map and as a graph", f"{alt}. {words}.", panels))
 
 
+def weight_errors(records: Iterable[AnyRecord]) -> str:
+    """Return the errors of the weights of statement 11 as heat maps, a runtime and mask each; "" where none are recorded."""
+    mine = [one for one in of_kind(records, ClaimRecord) if {"weights", "exact weights"} <= set(one.series)]
+    panels = [Weights(f"{one.runtime}, {one.setting}", _errors_of(one)) for one in mine]
+    if not panels:
+        return ""
+    largest = max(max(map(max, panel.rows)) for panel in panels)
+    title = f"Errors of the weights against float64, in units of {number(_UNIT)}"
+    alt = f"{title}: at most {number(largest)}"
+    return draw("weight-errors", title, alt, panels, 3, "error", number)
+
+
+_UNIT = 2.0**-24
+"""Of the errors that are drawn: the unit roundoff of float32, what a weight of 1 may lose by being stored."""
+
+
+def _errors_of(record: ClaimRecord) -> tuple[tuple[float, ...], ...]:
+    pairs = zip(record.series["weights"], record.series["exact weights"], strict=True)
+    return _rows([abs(weight - exact) / _UNIT for weight, exact in pairs])
+
+
 def _rows(values: Sequence[float]) -> tuple[tuple[float, ...], ...]:
     count = math.isqrt(len(values))
     return tuple(tuple(values[row * count : (row + 1) * count]) for row in range(count))

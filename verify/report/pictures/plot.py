@@ -157,7 +157,7 @@ def axis(
     """Return an axis that has all values on it, and a margin on both sides of them."""
     low, high = min(values), max(values)
     if log:
-        room = max(math.log(high / low), 0.1) * margin
+        room = max(math.log(high) - math.log(low), 0.1) * margin  # their ratio may be infinite
         return Axis(low * math.exp(-room), high * math.exp(room), *places, log)
     if from_zero:
         low = min(low, 0.0)
@@ -167,9 +167,10 @@ def axis(
 
 def round_numbers(low: float, high: float, *, log: bool) -> list[float]:
     """Return round numbers between two limits: powers of ten, with 2 and 5 times them if there are few; or equal steps."""
-    if log and high / low > 10:
+    across = math.log10(high) - math.log10(low) if log else 0.0
+    if across > 1:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        factors = (1, 2, 5) if math.log10(high / low) < 2 else (1,)
+        factors = (1, 2, 5) if across < 2 else (1,)
         found = [float(f"{factor}e{decade}") for decade in decades for factor in factors]
     else:
         rough = (high - low) / 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from onnx_attest.verify.records import AnyRecord, StabilityRecord
+from onnx_attest.verify.records import AnyRecord, StabilityRecord, finite
 from onnx_attest.verify.report.grouping import grouped, of_kind
 from onnx_attest.verify.report.pictures.plot import Curve, Panel, plot
 
@@ -25,6 +25,7 @@ def stability_pictures(records: Iterable[AnyRecord]) -> dict[tuple[str, str], st
     for index, ((model, dtype), mine) in enumerate(
         grouped(looked, lambda one: (one.model, one.dtype)).items()
     ):
+        mine = _alone(mine)
         scales = tuple(sorted({one.case.logit_std for one in mine if one.case.logit_std}))
         panels = [_panel(mine, scales, *field) for field in _FIELDS] if len(scales) >= _FEWEST else []
         kept = [panel for panel in panels if panel.curves]
@@ -35,6 +36,12 @@ def stability_pictures(records: Iterable[AnyRecord]) -> dict[tuple[str, str], st
             )
             drawn[model, dtype] = plot(f"softmax-{index}", title, f"{title}; {about}.", kept)
     return drawn
+
+
+def _alone(records: Sequence[StabilityRecord]) -> list[StabilityRecord]:
+    """Return the records of the inputs that were tried with the most scales: they differ in nothing else."""
+    alike = grouped(records, lambda one: (tuple(one.case.axes.items()), one.case.mask, one.case.distribution))
+    return max(alike.values(), key=lambda held: len({one.case.logit_std for one in held}))
 
 
 def _panel(
@@ -49,7 +56,7 @@ def _panel(
     for runtime, mine in grouped(records, lambda one: one.runtime).items():
         points = []
         for scale in scales:
-            values = [getattr(one, field) for one in mine if one.case.logit_std == scale]
+            values = [finite(getattr(one, field)) for one in mine if one.case.logit_std == scale]
             known = [value for value in values if value is not None and (value > 0 or not log)]
             points += [(scale, float(worst(known)))] if known else []
         if points:

@@ -48,8 +48,11 @@ def strips(name: str, title: str, across: str, rows: Sequence[Strip], *, log: bo
         margin=0.03,
     )
     bottom = _TOP + len(rows) * _ROW
+    told = "dot: passed; cross: not passed; vertical line: limit"
+    if log and any(value <= 0 for value in numbers):
+        told += "; what is 0 stands at the left end"
     body = [svg.text(16, 26, title, kind="head")]
-    body.append(svg.text(16, 46, "dot: passed; cross: not passed; vertical line: limit", kind="small"))
+    body.append(svg.text(16, 46, told, kind="small"))
     ticks = round_numbers(scale.low, scale.high, log=log)
     for tick in ticks[:: max(1, math.ceil(len(ticks) / 10))]:
         body.append(svg.line(scale.at(tick), _TOP, scale.at(tick), bottom, "grid"))
@@ -63,8 +66,8 @@ def strips(name: str, title: str, across: str, rows: Sequence[Strip], *, log: bo
         if row.limit is not None:
             x = scale.at(row.limit)
             body.append(svg.line(x, y - _ROW / 2, x, y + _ROW / 2, "curve ink"))
-        told = f"{len(row.good) + len(row.bad)}" + (f", {row.missing} n/a" if row.missing else "")
-        body.append(svg.text(ends[1] + 10, y + 4, told, kind="small"))
+        count = f"{len(row.good) + len(row.bad)}" + (f", {row.missing} n/a" if row.missing else "")
+        body.append(svg.text(ends[1] + 10, y + 4, count, kind="small"))
     body.append(svg.text(ends[1] + 10, _TOP - 8, "cells", kind="small"))
     body.append(svg.text((ends[0] + ends[1]) / 2, bottom + 38, across, anchor="middle"))
     words = "; ".join(_said(row) for row in rows)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from html import escape
+from html import escape as as_html
+
+from onnx_attest.verify.report.formats import printable
 
 INK = "ink"
 """Class of what has the colour of text."""
@@ -126,3 +128,8 @@ def head(x: float, y: float, turn: float, size: float, kind: str, opacity: float
 
 def _class(kind: str) -> str:
     return f' class="{kind}"' if kind else ""
+
+
+def escape(words: str) -> str:
+    """Return text as it may stand in SVG: XML forbids control characters, escaped or not."""
+    return as_html(printable(words))

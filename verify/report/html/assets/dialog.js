@@ -1,10 +1,8 @@
 // What is behind an entry of the matrix: its cells, and one of them in full.
-function indexOfEntry(about, runtime) {
+function behind(first) {
   const found = [];
   records("cell").forEach((cell, index) => {
-    const opset = cell.opset === null ? "n/a" : String(cell.opset);
-    if (cell.model === about.model && cell.variant === about.variant && opset === about.opset
-      && cell.dtype === about.dtype && cell.runtime === runtime) found.push(index);
+    if (sameExport(cell, first) && cell.runtime === first.runtime) found.push(index);
   });
   return found;
 }
@@ -17,10 +15,12 @@ function others(kind, cell, columns) {
   return make("details", {}, make("summary", {}, title), tableOf(title, columns, told));
 }
 
-function openEntry(about, runtime) {
+/** Open the entry that a cell belongs to. */
+function openEntry(index) {
   const dialog = document.getElementById("entry");
-  const indices = indexOfEntry(about, runtime);
-  const title = [about.model, about.variant, about.opset, about.dtype].join(" ");
+  const first = records("cell")[index];
+  const indices = behind(first);
+  const title = [first.model, first.variant, first.opset ?? "n/a", first.dtype].join(" ");
   const detail = make("div", { class: "detail" });
   const rows = indices.map((index) => {
     const cell = records("cell")[index];
@@ -37,12 +37,11 @@ function openEntry(about, runtime) {
   const list = tableOf("Cells", ["case", "verdict", "error/bound", "effective bits", "ran as", "findings"], rows);
   const close = make("button", { type: "button", class: "close" }, "Close");
   close.addEventListener("click", () => dialog.close());
-  const first = records("cell")[indices[0]];
-  const more = first ? [
+  const more = [
     others("relation", first, ["relation", "verdict", "holds", "exactness", "asked_by", "max_difference_over_bound", "reason"]),
     others("headroom", first, ["softmax", "profile", "verdict", "kept", "predicted_logit", "broke_at_logit", "given_largest_logit", "headroom_log2"]),
-  ].filter(Boolean) : [];
-  const head = make("div", { class: "dialog-head" }, make("h2", { id: "entry-title" }, `${title} on ${runtime}`), close);
+  ].filter(Boolean);
+  const head = make("div", { class: "dialog-head" }, make("h2", { id: "entry-title" }, `${title} on ${first.runtime}`), close);
   dialog.replaceChildren(head, list, detail, ...more);
   // A link to a code leads out of the dialog.
   dialog.onclick = (event) => { if (event.target.closest('a[href^="#"]')) dialog.close(); };

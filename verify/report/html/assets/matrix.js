@@ -3,7 +3,7 @@ function enhanceMatrix(table, open) {
   const heads = [...table.tHead.rows[0].cells];
   const runtimes = heads.filter((head) => head.dataset.runtime !== undefined);
   const names = runtimes.map((head) => head.dataset.runtime);
-  const words = [...new Set([...table.querySelectorAll("tbody button .verdict")].map((one) => one.textContent))];
+  const words = [...new Set([...table.querySelectorAll("tbody .verdict")].map((one) => one.textContent))];
   let apply = () => {};
   const verdict = choice("verdict", words, () => apply());
   const runtime = choice("runtime", names, () => {
@@ -14,11 +14,11 @@ function enhanceMatrix(table, open) {
     apply();
   });
   const has = (row) => !verdict.select.value || [...row.cells].some((cell) =>
-    !cell.hidden && cell.querySelector("button .verdict")?.textContent === verdict.select.value);
+    !cell.hidden && cell.querySelector(".verdict")?.textContent === verdict.select.value);
   apply = filterable(table, [verdict.element, runtime.element], has);
   sortable(table);
   table.addEventListener("click", (event) => {
     const button = event.target.closest("tbody button");
-    if (button) open(button.closest("tr").dataset, button.dataset.runtime);
+    if (button) open(Number(button.dataset.cell));
   });
 }
