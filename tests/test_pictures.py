@@ -181,11 +181,11 @@ def test_a_heat_map_shows_each_weight_as_dark_as_it_is():
 def test_errors_of_weights_are_those_of_the_records():
     exact = (0.5, 0.5, 0.25, 0.75)
     series = {"weights": (0.5, 0.5 + 2.0**-23, 0.25 - 2.0**-24, 0.75), "exact weights": exact}
-    root = parsed(weight_errors([claim(11, setting="no mask", series=series)]))
+    root = parsed(weight_errors([claim(11, setting="no mask", series=series)])["ort-cpu"])
     cells = [one for one in root.iter(f"{SVG}rect") if one.get("class") == "box"]
     assert [float(one.get("fill-opacity", "")) for one in cells] == [0.0, 1.0, 0.5, 0.0]
-    assert {"2", "1", "ort-cpu, no mask"} <= set(words(root))
-    assert weight_errors([claim(11, series={"weights": exact})]) == ""
+    assert {"2.00", "1.00", "no mask"} <= set(words(root))
+    assert weight_errors([claim(11, series={"weights": exact})]) == {}
 
 
 def test_a_graph_has_an_edge_for_each_weight_and_a_loop_for_each_token_that_sees_itself():

@@ -21,6 +21,7 @@ def findings(records: Sequence[AnyRecord]) -> Markup:
     """Return the section: what counts first, then what was expected, then what each code means."""
     found = of_kind(records, FindingRecord)
     counted = [one for one in found if not is_known(one) and one.severity != "note"]
+    counted.sort(key=lambda one: one.severity != "error")
     known = [one for one in found if is_known(one)]
     notes = [one for one in found if not is_known(one) and one.severity == "note"]
     expected = grouped(filter(is_known, judged(records)), lambda one: (one.model, one.known)).values()

@@ -107,8 +107,12 @@ def claims(records: Sequence[AnyRecord]) -> Markup:
     mine = of_kind(records, ClaimRecord)
     drawn = pictures(mine)
     errors_drawn = weight_errors(mine)
+    by_runtime = (
+        tag("details", tag("summary", runtime), figure(picture), open=index == 0)
+        for index, (runtime, picture) in enumerate(errors_drawn.items())
+    )
     return joined(
-        (tag("h3", "Errors of the weights"), figure(errors_drawn)) if errors_drawn else None,
+        (tag("h3", "Errors of the weights"), *by_runtime) if errors_drawn else None,
         [
             _claim(number, held, drawn[number].svg if number in drawn else "")
             for number, held in sorted(grouped(mine, lambda one: one.claim).items())

@@ -12,6 +12,9 @@ from onnx_attest.verify.report.pictures.plot import Curve, Panel, plot
 from onnx_attest.verify.report.timings import Timing, by_size, rounds_at, timings
 from onnx_attest.verify.samples import Power, exponent
 
+_SIZE = (640.0, 460.0)
+"""Of a panel: many lines cross in it."""
+
 
 def latency_pictures(records: Iterable[AnyRecord]) -> dict[tuple[str, str], str]:
     """Return a picture for each model and dtype that was timed at two lengths or more: a panel for each variant."""
@@ -25,7 +28,7 @@ def latency_pictures(records: Iterable[AnyRecord]) -> dict[tuple[str, str], str]
             title = f"Time of a call against the length: {model}, {dtype}"
             said = "; ".join(words for line in mine if (words := _said(line)))
             description = f"Medians with their 95 % intervals. Fitted slopes: {said}."
-            drawn[model, dtype] = plot(f"latency-{index}", title, description, panels)
+            drawn[model, dtype] = plot(f"latency-{index}", title, description, panels, size=_SIZE)
     return drawn
 
 
@@ -56,7 +59,7 @@ def _curves(line: Sequence[Timing]) -> list[Curve]:
     points = tuple(point for point, _ in found)
     if not points:
         return []
-    curve = Curve(runtime, "median, 95 % interval", points, bars=tuple(ends for _, ends in found))
+    curve = Curve(runtime, "median, 95 % interval", points, width=1.5, bars=tuple(ends for _, ends in found))
     power = _fitted(line)
     return [curve] if power is None else [curve, _slope(runtime, points, power.exponent.estimate)]
 
@@ -66,7 +69,7 @@ def _slope(runtime: str, points: Sequence[tuple[float, float]], estimate: float)
     centre_x, centre_y = (sum(map(math.log, values)) / len(points) for values in zip(*points, strict=True))
     ends = (points[0][0], points[-1][0])
     fitted = tuple((x, math.exp(centre_y + estimate * (math.log(x) - centre_x))) for x in ends)
-    return Curve(runtime, "fitted slope", fitted, "dotted", marked=False)
+    return Curve(runtime, "fitted slope", fitted, "dotted", marked=False, width=1.0)
 
 
 def _fitted(line: Sequence[Timing]) -> Power | None:

@@ -28,6 +28,7 @@ class Curve:
         points: (x, y); on a logarithmic axis both positive.
         style: of the line.
         marked: whether each point has a dot.
+        width: of the line; None: those that come first are wider, so that they are seen under others at the same place.
         bars: the ends of each point's interval, None for one without; empty for none at all.
     """
 
@@ -36,6 +37,7 @@ class Curve:
     points: tuple[tuple[float, float], ...]
     style: Style = "solid"
     marked: bool = True
+    width: float | None = None
     bars: tuple[tuple[float, float] | None, ...] = ()
 
 
@@ -78,29 +80,49 @@ class Axis:
         return self.start + (here - low) / (high - low) * (self.end - self.start)
 
 
-def plot(name: str, title: str, description: str, panels: Sequence[Panel], columns: int = 2) -> str:
-    """Return the picture; curves of the same `who` have one colour in all panels, those of the same `what` one style."""
+def plot(
+    name: str,
+    title: str,
+    description: str,
+    panels: Sequence[Panel],
+    columns: int = 2,
+    size: tuple[float, float] = (WIDTH, HEIGHT),
+) -> str:
+    """Return the picture; curves of the same `who` have one colour in all panels, those of the same `what` one style.
+
+    Args:
+        name: of the picture, see `svg.document`.
+        title: its heading.
+        description: what is to be seen, in words.
+        panels: side by side, row after row.
+        columns: how many side by side.
+        size: width and height of a panel.
+    """
     curves = [curve for panel in panels for curve in panel.curves]
     colours = {who: index for index, who in enumerate(dict.fromkeys(one.who for one in curves if one.who))}
     styles: dict[str, str] = {one.what: one.style for one in curves}
-    rows = math.ceil(len(panels) / columns)
+    width, height = size
     body = [svg.text(16, 26, title, kind="head")]
     for index, panel in enumerate(panels):
-        body += _panel(panel, (index % columns) * WIDTH, 34 + (index // columns) * HEIGHT, colours)
-    top = 34 + rows * HEIGHT + 14
-    legend, height = _legend(colours, styles, top, min(columns, len(panels)) * WIDTH)
-    size = (min(columns, len(panels)) * WIDTH, top + height)
-    return svg.document(name, title, description, size, [*body, *legend])
+        corner = (index % columns) * width, 34 + (index // columns) * height
+        body += _panel(panel, corner, size, colours)
+    top = 34 + math.ceil(len(panels) / columns) * height + 14
+    wide = min(columns, len(panels)) * width
+    legend, below = _legend(colours, styles, top, wide)
+    return svg.document(name, title, description, (wide, top + below), [*body, *legend])
 
 
 def _colour(curve: Curve, colours: dict[str, int]) -> str:
     return f"c{colours[curve.who] % svg.COLOURS}" if curve.who else svg.INK
 
 
-def _panel(panel: Panel, x: float, y: float, colours: dict[str, int]) -> list[str]:
+def _panel(
+    panel: Panel, corner: tuple[float, float], size: tuple[float, float], colours: dict[str, int]
+) -> list[str]:
+    (x, y), (width, height) = corner, size
     points = [point for curve in panel.curves for point in curve.points]
     reached = [end for curve in panel.curves for bar in curve.bars if bar is not None for end in bar]
-    ends, heights = (x + _LEFT, x + WIDTH - _RIGHT), (y + HEIGHT - _BOTTOM, y + _TOP)
+    ends, heights = (x + _LEFT, x + width - _RIGHT), (y + height - _BOTTOM, y + _TOP)
     across = axis([point[0] for point in points], ends, log=panel.log_x, from_zero=True, margin=0.03)
     up = axis(
         [*(point[1] for point in points), *reached],
@@ -127,11 +149,10 @@ def _panel(panel: Panel, x: float, y: float, colours: dict[str, int]) -> list[st
     for curve in panel.curves:
         colour = _colour(curve, colours)
         places = [(across.at(a), up.at(b)) for a, b in curve.points]
-        # Those that come first are wider, so that they are seen under others at the same place.
         rank = colours.get(curve.who, len(colours) - 1)
-        wider = min(0.9 * (len(colours) - 1 - rank), 3.6)
+        wider = min(0.9 * (len(colours) - 1 - rank), 3.6) if curve.width is None else curve.width - 2
         parts.append(svg.curve(places, f"{colour} {curve.style}", 2 + wider))
-        marks = [_mark(*place, rank, colour, 3 + 0.6 * wider) for place in places]
+        marks = [_mark(*place, rank, colour, 3 + 0.6 * max(wider, 0.0)) for place in places]
         parts += marks if curve.marked else []
         for (at, _), bar in zip(places, curve.bars, strict=False):
             parts += [] if bar is None else _bar(at, up.at(bar[0]), up.at(bar[1]), colour)
