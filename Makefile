@@ -13,7 +13,7 @@ CHAPTER := $(addprefix --model=,sdpa self-attention mha causal sdpa-naive sdpa-u
 
 .DEFAULT_GOAL := help
 .PHONY: help verify verify-all verify-cuda web test test-slow test-lowest lint format types layers check reference conformance bench \
-	bench-oracle bench-detection bench-run bench-speed bench-latency bench-check bench-cases bench-long clean
+	bench-oracle bench-detection bench-run bench-speed bench-latency bench-check bench-cases bench-long bench-page axe clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -128,6 +128,15 @@ bench-cases: $(READY)  ## the float64 oracle on ONNX's own node cases; writes re
 
 bench-long: $(READY)  ## one attention of 32,768 tokens verified whole and one of 131,072 by its rows; some minutes
 	$(BIN)/python benchmarks/long_sequences.py
+
+RECORDS ?= reports/reference
+bench-page: $(READY)  ## size of report.html, and how long it takes to open in Chromium (RECORDS=FOLDER)
+	$(BIN)/python benchmarks/page.py $(RECORDS)
+
+# Where tests/browser.py looks for it; nothing but a test needs it.
+AXE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/onnx-attest/axe
+axe:  ## put axe-core (npm) into your cache, for the tests of report.html's accessibility
+	npm install --prefix $(AXE) --ignore-scripts --no-audit --no-fund --no-package-lock --no-save axe-core@4.14.1
 
 clean:  ## remove what was made
 	rm -rf $(VENV) $(LOWEST) $(PEERS) build dist *.egg-info reports/latest .pytest_cache .mypy_cache .ruff_cache

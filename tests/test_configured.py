@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from onnx_attest.export.artifact import read_artifact
+from onnx_attest.verify.configuration.reading import OWN_FILE, PROJECT_FILE
 from onnx_attest.verify.records import CellRecord, LatencyRecord, read_records
 from onnx_attest.verify.runtimes.base import UnavailableError
-from onnx_attest.verify.runtimes.configured import OWN_FILE, PROJECT_FILE
 from onnx_attest.verify.runtimes.isolated import Isolated, isolate, processes_of, to_be_timed
 from onnx_attest.verify.runtimes.registry import reference_of, select, with_session
 from onnx_attest.verify.workers import resident
@@ -102,7 +102,7 @@ def test_session_options_reach_a_configured_runtime(configure, onnx_file):
 WRONG = {
     'runtimes = 3': ("tool.onnx-attest.runtimes: give a table",),
     '[runtimes]\na = 3': ("runtimes.a: give a table, not 3",),
-    '[runtimes.a]\npyton = "x"': ('runtimes."a".pyton: there is no such key; there are python, runtime',),
+    '[runtimes.a]\npyton = "x"': ('runtimes."a".pyton: there is no such key; did you mean python?',),
     '[runtimes.a]\npython = "nowhere/python"': ('runtimes."a".python: there is no program nowhere/python',),
     '[runtimes.a]\npython = 3': ('runtimes."a".python: give a text, not 3',),
     '[runtimes.a]\nruntime = "ort-gpu"': ('runtimes."a".runtime: there is no runtime \'ort-gpu\'; there are torch, torch-compile, torch-cuda, ort-cpu',),

@@ -167,11 +167,12 @@ def test_hang_ends_at_the_time_limit(runtime, onnx_file):
 
 
 def _kill(host: NodeHost | BrowserHost) -> None:
+    process = host.browser._process if isinstance(host, BrowserHost) else host._process
     if isinstance(host, BrowserHost):
-        os.killpg(host._process.pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
     else:
-        host._process.kill()
-    host._process.wait()
+        process.kill()
+    process.wait()
 
 
 def test_browser_ends_when_the_process_that_started_it_is_killed(onnx_file):
@@ -183,7 +184,7 @@ def test_browser_ends_when_the_process_that_started_it_is_killed(onnx_file):
         "from onnx_attest.export.artifact import read_artifact\n"
         "from onnx_attest.verify.runtimes.registry import select\n"
         "session = select(('ort-web',))[0].open(read_artifact(Path(sys.argv[1])))\n"
-        "print(session._pool.host._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        "print(session._pool.host.browser._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     found = subprocess.run([sys.executable, "-c", code, str(onnx_file(SUM))], text=True, capture_output=True, check=False)  # fmt: skip
     group = int(found.stdout)

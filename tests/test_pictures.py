@@ -15,7 +15,7 @@ from onnx_attest.verify.claims.measured import Measured, recorded
 from onnx_attest.verify.records import ClaimRecord, encode, read_records
 from onnx_attest.verify.report import render, write_reports
 from onnx_attest.verify.report.pictures import svg
-from onnx_attest.verify.report.pictures.claims import pictures
+from onnx_attest.verify.report.pictures.claims import pictures, weight_errors
 from onnx_attest.verify.report.pictures.plot import Curve, Panel, plot
 from onnx_attest.verify.report.pictures.weights import Weights, draw
 
@@ -92,7 +92,7 @@ def test_a_picture_is_well_formed_and_says_what_it_shows(number):
     assert description is not None
     assert root.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
     assert picture.alt in (description.text or "")
-    assert "prefers-color-scheme:dark" in (root.findtext(f"{SVG}style") or "")
+    assert "(prefers-color-scheme:dark)" in (root.findtext(f"{SVG}style") or "")
     assert not {"nan", "inf", "None"} & set(picture.svg.replace('"', " ").replace(",", " ").split())
 
 
@@ -178,6 +178,16 @@ def test_a_heat_map_shows_each_weight_as_dark_as_it_is():
     assert white == ["0.50", "0.40"]
 
 
+def test_errors_of_weights_are_those_of_the_records():
+    exact = (0.5, 0.5, 0.25, 0.75)
+    series = {"weights": (0.5, 0.5 + 2.0**-23, 0.25 - 2.0**-24, 0.75), "exact weights": exact}
+    root = parsed(weight_errors([claim(11, setting="no mask", series=series)])["ort-cpu"])
+    cells = [one for one in root.iter(f"{SVG}rect") if one.get("class") == "box"]
+    assert [float(one.get("fill-opacity", "")) for one in cells] == [0.0, 1.0, 0.5, 0.0]
+    assert {"2.00", "1.00", "no mask"} <= set(words(root))
+    assert weight_errors([claim(11, series={"weights": exact})]) == {}
+
+
 def test_a_graph_has_an_edge_for_each_weight_and_a_loop_for_each_token_that_sees_itself():
     root = parsed(draw("w", "t", "d", [Weights("m", ((0.5, 0.0), (0.2, 0.8)), as_graph=True)]))
     ways = [one.get("d", "") for one in root.iter(f"{SVG}path")]
@@ -188,6 +198,9 @@ def test_a_graph_has_an_edge_for_each_weight_and_a_loop_for_each_token_that_sees
 def test_names_cannot_break_a_picture():
     odd = [msgspec.structs.replace(one, runtime='<b>&"x"') for one in scales("x")]
     assert '<b>&"x"' in words(parsed(pictures(odd)[3].svg))
+    assert (
+        ET.fromstring(svg.text(0, 0, "a\x01\u202eb<")).text == "a\ufffd\ufffdb<"
+    )  # XML has no control characters
     assert svg.fixed(-0.001) == "0"
     assert svg.fixed(12.345) in ("12.34", "12.35")
 

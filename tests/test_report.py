@@ -43,6 +43,7 @@ from onnx_attest.verify.report.tables import Table, escaped, to_csv, to_markdown
 
 FILES = {
     "summary.md",
+    "report.html",
     "accuracy.md",
     "accuracy.csv",
     "stability.md",

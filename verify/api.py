@@ -122,7 +122,7 @@ def verify(
         plan = _with_given(plan, signature, input_shapes, inputs)
         # First what the runtimes' processes can meanwhile be started for.
         seen = list(verify_artifact(subject, plan, signature))
-        records: list[AnyRecord] = [environment(plan.runtimes, command_line()), *seen]
+        records: list[AnyRecord] = [environment(plan.runtimes, command_line(), plan.configuration), *seen]
     records += conclude(records, required=require, duration_s=time.monotonic() - started)
     return Report(tuple(records))
 

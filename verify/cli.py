@@ -19,6 +19,7 @@ from onnx_attest.verify import console
 from onnx_attest.verify.commands.compare import Baseline, beside_baseline, compare, read_baseline
 from onnx_attest.verify.commands.convert import convert
 from onnx_attest.verify.commands.deploy import deploy, replay
+from onnx_attest.verify.commands.init import init
 
 if TYPE_CHECKING:
     from onnx_attest.verify.engine import Plan
@@ -46,7 +47,8 @@ Require = Annotated[
 ]
 KnownFile = Annotated[Path | None, typer.Option("--known", help="A TOML file of further known failures.")]
 FailFast = Annotated[
-    bool, typer.Option("--fail-fast", help="Stop an artifact at its first unexpected failure.")
+    bool,
+    typer.Option("--fail-fast/--no-fail-fast", help="Stop an artifact at its first unexpected failure."),
 ]
 # More threads than any machine has cores for is a slip, and ONNX Runtime tries to start them all.
 Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads of each runtime.")]
@@ -79,15 +81,18 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    if not {"-h", "--help"} & set(sys.argv[1:]):
+        context.default_map = _standing_in(context.invoked_subcommand or "")
 
 
 @app.command()
 def run(
+    context: typer.Context,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the reports.")] = Path(
         "reports/latest"
     ),
@@ -137,7 +142,8 @@ def run(
     _refuse_unknown("dtype", dtype, DTYPES)
     before = read_baseline(baseline)
     limits = _limits(time_limit, memory_limit)
-    plan = _plan(_runtimes(runtime, require, limits), known, seed, threads, fail_fast)
+    plan = _plan(_runtimes(runtime, require, limits), known, seed, threads, fail_fast, _resolved(context))
+    task_limits = _for_all(limits)
     with console.progress() as step:
         entries = [resolve(name) for name in model] if model else list(catalogue().values())
         job = Job(
@@ -150,7 +156,7 @@ def run(
             claims,
             latency,
             jobs,
-            Limits(limits["time_s"] or SILENCE_S, limits["memory_bytes"]),
+            Limits(task_limits["time_s"] or SILENCE_S, task_limits["memory_bytes"]),
             profile=profile,
             on_step=step,
             evidence=evidence,
@@ -195,6 +201,7 @@ def export(
 
 @app.command()
 def verify(
+    context: typer.Context,
     file: Annotated[Path, typer.Argument(help="The ONNX file; its manifest is found beside it.")],
     against: Annotated[
         str | None,
@@ -225,7 +232,8 @@ def verify(
         typer.Option("--time-budget", min=0, help="Seconds after which no further case is begun."),
     ] = None,
     thorough: Annotated[
-        bool, typer.Option("--thorough", help="Also cross-check the deviations by injecting noise.")
+        bool,
+        typer.Option("--thorough/--no-thorough", help="Also cross-check the deviations by injecting noise."),
     ] = False,
     rows: Annotated[
         int | None,
@@ -238,7 +246,7 @@ def verify(
     relations_only: Annotated[
         bool,
         typer.Option(
-            "--relations-only",
+            "--relations-only/--no-relations-only",
             help="No reference: judge each runtime by the relations between its own outputs alone.",
         ),
     ] = False,
@@ -273,7 +281,7 @@ def verify(
     from onnx_attest.verify.runtimes.registry import with_session
     from onnx_attest.verify.signature import read_signature
 
-    plan = _plan(runtimes, known, seed, threads, fail_fast)
+    plan = _plan(runtimes, known, seed, threads, fail_fast, _resolved(context))
     plan = replace(
         plan,
         runtimes=with_session(plan.runtimes, parse_options(session_option or ()), custom_ops or ()),
@@ -305,6 +313,7 @@ def verify(
 
 @app.command()
 def power(
+    context: typer.Context,
     file: Annotated[Path, typer.Argument(help="The ONNX file; its manifest is found beside it.")],
     runtime: Annotated[str, typer.Option(help="The runtime that the mutants run on.")] = "ort-cpu",
     arithmetic: Annotated[
@@ -329,12 +338,20 @@ def power(
     if output is not None:
         refuse_unwritable(output)
     with console.progress() as step:
-        done = run_power(artifact, chosen, arithmetic=arithmetic, seed=seed, on_step=step)
+        done = run_power(
+            artifact,
+            chosen,
+            arithmetic=arithmetic,
+            seed=seed,
+            on_step=step,
+            configuration=_resolved(context),
+        )
     _leave(done, "power.md", output, json)
 
 
 @app.command()
 def bench(
+    context: typer.Context,
     file: Annotated[
         list[Path], typer.Argument(help="ONNX files; those of one model are timed against each other.")
     ],
@@ -395,6 +412,7 @@ def bench(
             required=_names(require),
             seed=seed,
             on_step=step,
+            configuration=_resolved(context),
         )
     _leave(done, "latency.md", output, json)
 
@@ -436,7 +454,9 @@ def conformance(
     before = None if against is None else read_report(against)
     chosen = _named(runtime, require)
     with console.progress() as step:
-        found = run_conformance(chosen, operator or (), step, limits=_limits(time_limit, memory_limit))
+        found = run_conformance(
+            chosen, operator or (), step, limits=_for_all(_limits(time_limit, memory_limit))
+        )
     change = None if before is None else difference(before, found)
     result = Result(found, built_in(), change, tuple(require or ()))
     if output is not None:
@@ -563,10 +583,37 @@ app.command()(compare)
 app.command()(convert)
 app.command()(deploy)
 app.command()(replay)
+app.command()(init)
+
+
+def _standing_in(command: str) -> dict[str, Any]:
+    """Return what stands in for the options of a command that are not given: the configuration of this folder."""
+    from onnx_attest.verify.configuration import read_configuration
+    from onnx_attest.verify.configuration.keys import taken_by
+
+    return {command: read_configuration().stand_in(command)} if taken_by(command) else {}
+
+
+def _resolved(context: typer.Context) -> dict[str, str]:
+    """Return the settings of a command that are not its defaults, for the report."""
+    from onnx_attest.verify.configuration import read_configuration
+    from onnx_attest.verify.configuration.resolved import resolved
+
+    given = {
+        name: value
+        for name, value in context.params.items()
+        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    }
+    return resolved(context.info_name or "", given, read_configuration())
 
 
 def _plan(
-    runtimes: tuple[Runtime, ...], known: Path | None, seed: int, threads: int | None, fail_fast: bool
+    runtimes: tuple[Runtime, ...],
+    known: Path | None,
+    seed: int,
+    threads: int | None,
+    fail_fast: bool,
+    configuration: dict[str, str],
 ) -> Plan:
     from onnx_attest.verify.engine import Plan
     from onnx_attest.verify.known import built_in, read_known
@@ -577,6 +624,7 @@ def _plan(
         seed=seed,
         threads=threads,
         fail_fast=fail_fast,
+        configuration=configuration,
     )
 
 
@@ -604,6 +652,15 @@ def _limits(time_s: float | None, memory_mib: int | None) -> dict[str, Any]:
     return {"time_s": time_s, "memory_bytes": None if memory_mib is None else memory_mib * MIB}
 
 
+def _for_all(limits: dict[str, Any]) -> dict[str, Any]:
+    """Return the limits of what all runtimes share: those that are asked for, else the configuration's."""
+    from onnx_attest.verify.configuration import read_configuration
+    from onnx_attest.verify.runtimes.configured import general_limits
+
+    general = general_limits(read_configuration())
+    return {name: value or general[name] for name, value in limits.items()}
+
+
 def _runtimes(
     named: Sequence[str] | None,
     required: Sequence[str] | None,
@@ -612,12 +669,14 @@ def _runtimes(
     in_process: bool = False,
 ) -> tuple[Runtime, ...]:
     """Return the runtimes; their processes, if they have one, import them while this one imports the verifier."""
-    from onnx_attest.verify.runtimes.isolated import in_this_process, isolate, start
+    from onnx_attest.verify.configuration import read_configuration
+    from onnx_attest.verify.runtimes.configured import limited
+    from onnx_attest.verify.runtimes.isolated import in_this_process, start
 
     chosen = _named(named, required)
     if in_process:
         return tuple(in_this_process(runtime) for runtime in chosen)
-    runtimes = isolate(chosen, **limits)
+    runtimes = limited(chosen, read_configuration(), **limits)
     start(runtimes)
     return runtimes
 

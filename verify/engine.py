@@ -118,6 +118,7 @@ class Plan:
             contract promises give the verdict.
         rows: query rows that a long attention is verified by; None: all, or a sample if there are very many scores.
         on_step: told what comes next.
+        configuration: the settings that are not the defaults, for the record of the environment.
     """
 
     runtimes: tuple[Runtime, ...] = field(default_factory=every_runtime)
@@ -138,6 +139,7 @@ class Plan:
     relations_only: bool = False
     rows: int | None = None
     on_step: Callable[[Step], None] = lambda step: None
+    configuration: Mapping[str, str] = field(default_factory=dict)
 
 
 _UNEVEN = ("constant", "integers", "wide")

@@ -8,11 +8,12 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from onnx_attest import __version__
+from onnx_attest.verify.paths import without_folders
 from onnx_attest.verify.records import EnvironmentRecord
 from onnx_attest.verify.runtimes.base import Runtime
 
@@ -49,8 +50,10 @@ CPU_FEATURES = (
 )
 
 
-def environment(runtimes: Sequence[Runtime], command: Sequence[str] = ()) -> EnvironmentRecord:
-    """Return the record of this machine."""
+def environment(
+    runtimes: Sequence[Runtime], command: Sequence[str] = (), configuration: Mapping[str, str] | None = None
+) -> EnvironmentRecord:
+    """Return the record of this machine, and of the settings that are not the defaults."""
     availabilities = {runtime.name: runtime.availability() for runtime in runtimes}
     return EnvironmentRecord(
         onnx_attest=__version__,
@@ -64,9 +67,10 @@ def environment(runtimes: Sequence[Runtime], command: Sequence[str] = ()) -> Env
         packages=packages(),
         runtimes={name: "" if found.usable else found.reason for name, found in availabilities.items()},
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
-        command=tuple(_without_folders(argument) for argument in command),
+        command=tuple(map(without_folders, command)),
         recorded_at=datetime.now(UTC).strftime("%Y-%m-%d"),
         gpus=gpus(),
+        configuration=dict(configuration or {}),
     )
 
 
@@ -120,12 +124,6 @@ def memory_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return None
-
-
-def _without_folders(argument: str) -> str:
-    """Return a command's argument without the folders that only this machine has."""
-    name, equals, value = argument.rpartition("=")
-    return f"{name}{equals}{Path(value).name}" if Path(value).is_absolute() else argument
 
 
 def command_line() -> tuple[str, ...]:

@@ -88,7 +88,9 @@ def run_job(job: Job) -> list[AnyRecord]:
     scratch = _scratch(job.folder)
     try:
         with watch.stage("environment"), processes_of(job.plan.runtimes):
-            records: list[AnyRecord] = [environment(job.plan.runtimes, command_line())]
+            records: list[AnyRecord] = [
+                environment(job.plan.runtimes, command_line(), job.plan.configuration)
+            ]
         with watch.stage("tasks"), closing(_engine(job)(_tasks(job, scratch))) as verified:
             for some in verified:
                 records += some

@@ -67,6 +67,8 @@ class EnvironmentRecord(Record, tag="environment", frozen=True, kw_only=True):
         runtimes: why each runtime is usable ("") or not (the reason).
         variables: the environment variables that influence numbers or threads.
         gpus: NVIDIA's, each with its driver, as nvidia-smi names them.
+        configuration: the settings that are not the defaults, from the configuration and from options, by their key;
+            docs/configuration.md has the keys.
     """
 
     onnx_attest: str
@@ -83,6 +85,7 @@ class EnvironmentRecord(Record, tag="environment", frozen=True, kw_only=True):
     command: tuple[str, ...]
     recorded_at: str
     gpus: tuple[str, ...] = ()
+    configuration: dict[str, str] = {}
 
 
 class ArtifactRecord(Record, tag="artifact", frozen=True, kw_only=True):

@@ -71,10 +71,13 @@ def at_once(laboratory: Laboratory) -> Iterator[ClaimRecord]:
 
 def graph(laboratory: Laboratory) -> Iterator[ClaimRecord]:
     """Yield the weights of one input as edges, without a mask and with a causal one."""
-    session = laboratory.open(laboratory.files.chapter(SCALED))
+    artifact = laboratory.files.chapter(SCALED)
+    session = laboratory.open(artifact)
     inputs = laboratory.random(1, TOKENS, D_K)
     past = np.tril(np.ones((1, TOKENS, TOKENS), bool))
     for setting, mask in (("no mask", inputs["mask"]), ("causal mask", past)):
         weights = session.run(inputs | {"mask": mask})["weights"]
         measured = measures.edges(weights, mask, laboratory.fp32)
-        yield laboratory.record(11, measured, setting, series={"weights": weights.ravel()})
+        exact = laboratory.exact(artifact, inputs | {"mask": mask}, "weights")
+        series = {"weights": weights.ravel(), "exact weights": exact.ravel()}
+        yield laboratory.record(11, measured, setting, series=series)

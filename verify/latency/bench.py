@@ -53,6 +53,7 @@ def run_bench(
     required: Sequence[str] = (),
     seed: int = 0,
     on_step: Callable[[str], None] = lambda step: None,
+    configuration: Mapping[str, str] | None = None,
 ) -> Bench:
     """Time the files against each other on the runtimes.
 
@@ -66,6 +67,7 @@ def run_bench(
         required: runtimes without which nothing is proven.
         seed: of the inputs and of the order.
         on_step: told what is going on.
+        configuration: the settings that are not the defaults, for the record.
 
     Raises:
         UsageError: a file that cannot be read, shapes that do not fit it, inputs that do not fit into memory.
@@ -73,7 +75,7 @@ def run_bench(
     started = time.monotonic()
     jobs = _jobs(artifacts, lengths, shapes, seed)
     with processes_of(runtimes):
-        records: list[AnyRecord] = [environment(runtimes, command_line())]
+        records: list[AnyRecord] = [environment(runtimes, command_line(), configuration)]
     names = [reference_of(runtime) for runtime in runtimes]
     records += measure(names, jobs, threads=threads, budget=budget, on_step=on_step, seed=seed)
     timed = [record for record in records if isinstance(record, LatencyRecord) and not record.twin]

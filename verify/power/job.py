@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,7 @@ def run_power(
     arithmetic: str | None = None,
     seed: int = 0,
     on_step: Callable[[str], None] = lambda step: None,
+    configuration: Mapping[str, str] | None = None,
 ) -> Power:
     """Run the experiment.
 
@@ -68,6 +69,7 @@ def run_power(
         arithmetic: declared, instead of the runtime's.
         seed: of the inputs.
         on_step: told what is going on.
+        configuration: the settings that are not the defaults, for the record.
 
     Raises:
         UsageError: an unknown runtime, one that does not run here or runs no file; a file that cannot be read or evaluated.
@@ -84,7 +86,7 @@ def run_power(
         bench = Bench(artifact, runtime, arithmetic=arithmetic, seed=seed)
         on_step(f"run the mutants of {artifact.path.stem} on {runtime.name}")
         faults = power_records(bench) + _not_applicable(bench)
-        known: list[EnvironmentRecord] = [environment((runtime,), command_line())]
+        known: list[EnvironmentRecord] = [environment((runtime,), command_line(), configuration)]
     verdict, reason = _verdict(faults)
     run = RunRecord(
         verdict=verdict,

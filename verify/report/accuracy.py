@@ -26,8 +26,8 @@ def accuracy(records: Iterable[AnyRecord]) -> str:
     tables = (
         fill("By export and runtime", TOTALS, totals, TOTALS_NOTE),
         fill("Cells that did not pass", NOT_PASSED, not_passed),
-        fill("Skipped, errored, not exported", NOT_RUN, _not_run(records)),
-        fill("Findings", FINDINGS, grouped(of_kind(records, FindingRecord), _statement).values()),
+        fill("Skipped, errored, not exported", NOT_RUN, not_run(records)),
+        fill("Findings", FINDINGS, statements(of_kind(records, FindingRecord))),
     )
     return page("Accuracy", map(to_markdown, tables))
 
@@ -37,7 +37,13 @@ def accuracy_csv(records: Iterable[AnyRecord]) -> str:
     return to_csv(*flat_rows(CellRecord, of_kind(records, CellRecord)))
 
 
-def _not_run(records: Sequence[AnyRecord]) -> list[Reason]:
+def statements(findings: Iterable[FindingRecord]) -> list[list[FindingRecord]]:
+    """Return findings that say the same of several cases together."""
+    return list(grouped(findings, _statement).values())
+
+
+def not_run(records: Sequence[AnyRecord]) -> list[Reason]:
+    """Return why exports and cells were not made or not run, each reason once."""
     exports = reasons(of_kind(records, ArtifactRecord), ("skipped", "errored", "failed", "inconclusive"))
     return exports + reasons(of_kind(records, CellRecord), ("skipped", "errored"))
 

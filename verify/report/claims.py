@@ -39,14 +39,22 @@ def _statement(claim: int, records: Sequence[ClaimRecord]) -> Iterable[str]:
     yield f"## {claim}. {escaped(statement.says) if statement else 'a statement that this version does not know'}"
     if statement:
         yield escaped(statement.shown)
+    yield from map(to_markdown, measured_tables(records))
+    if lines := not_measured(records):
+        yield "\n".join(f"- {escaped(line)}" for line in lines)
+
+
+def measured_tables(records: Sequence[ClaimRecord]) -> list[Table]:
+    """Return what was measured of one statement; experiments that measure other things stand in tables of their own."""
     measured = [record for record in records if record.measured]
-    # Experiments of one statement that measure other things stand in tables of their own.
-    for names, group in grouped(measured, lambda record: tuple(record.measured)).items():
-        yield to_markdown(_table(names, group))
-    others = [record for record in records if not record.measured]
-    lines = dict.fromkeys(f"- {escaped(f'{one.runtime} {shown(one)}: {one.reason}')}" for one in others)
-    if lines:
-        yield "\n".join(lines)
+    by_names = grouped(measured, lambda record: tuple(record.measured))
+    return [_table(names, group) for names, group in by_names.items()]
+
+
+def not_measured(records: Sequence[ClaimRecord]) -> list[str]:
+    """Return a line for each runtime on which a statement has no number, and why."""
+    others = (one for one in records if not one.measured)
+    return list(dict.fromkeys(f"{one.runtime} {shown(one)}: {one.reason}" for one in others))
 
 
 def _table(names: Sequence[str], records: Sequence[ClaimRecord]) -> Table:

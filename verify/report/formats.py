@@ -84,3 +84,14 @@ def shortened(text: str, length: int) -> str:
     """Return one line of at most `length` characters that shows where something was left out."""
     line = one_line(text)
     return line if len(line) <= length else line[: length - 4].rstrip() + " ..."
+
+
+def printable(text: str) -> str:
+    """Return the text with a mark in the place of what HTML and SVG forbid, or what turns the order of letters round."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in _HARMLESS else "\ufffd" for char in text)
+
+
+_HARMLESS = frozenset("\n\t\u00a0\u2009\u200c\u200d\u202f\u3000")
+"""Spaces, and the joiners that some scripts need: Python does not count them as printable."""

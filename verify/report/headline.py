@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from onnx_attest.verify.records import (
     AnyRecord,
@@ -25,16 +26,37 @@ from onnx_attest.verify.verdicts import worst
 _ORDER = ("passed", "failed", "errored", "inconclusive", "failed (known)", "errored (known)", "skipped")
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a run came to, in words that are not escaped.
+
+    Attributes:
+        verdict: the run's own; of a run without its last record, what is known so far, and never `passed`.
+        counts: what became of its cells, and of all else that failed in some way.
+        end: the exit code, or that the run did not finish.
+    """
+
+    verdict: Verdict
+    counts: tuple[str, ...]
+    end: str
+
+
+def told(records: Sequence[AnyRecord]) -> Told:
+    """Return what the run came to."""
+    run = last_run(records)
+    verdict = _verdict_so_far(records) if run is None else run.verdict
+    end = "no run record: the run did not finish" if run is None else f"exit code {run.exit_code}"
+    return Told(verdict, tuple(filter(None, _counts(records, run))), end)
+
+
 def headline(records: Sequence[AnyRecord]) -> str:
     """Return verdict, counts and exit code: `**passed**: 812 cells passed, 34 failed (known); exit code 0`.
 
     The verdict and the exit code are the run's own. Without a run record the run did not reach its end: then
     the line says so, and never `passed`.
     """
-    run = last_run(records)
-    verdict = _verdict_so_far(records) if run is None else run.verdict
-    end = "no run record: the run did not finish" if run is None else f"exit code {run.exit_code}"
-    return f"**{verdict}**: " + "; ".join(filter(None, (*_counts(records, run), end)))
+    said = told(records)
+    return f"**{said.verdict}**: " + escaped("; ".join((*said.counts, said.end)))
 
 
 def last_run(records: Iterable[AnyRecord]) -> RunRecord | None:
@@ -95,4 +117,4 @@ def _in_words(records: Iterable[HasVerdict | ClaimRecord], noun: str = "") -> st
     # Skipped is last in the order, so what stands behind it in brackets belongs to it.
     skipped = [one for one in records if one.verdict == "skipped"]
     runtimes = [one.runtime for one in skipped if not isinstance(one, ArtifactRecord)]
-    return ", ".join(words) + (f" ({escaped(listed(runtimes))})" if runtimes else "")
+    return ", ".join(words) + (f" ({listed(runtimes)})" if runtimes else "")

@@ -16,7 +16,7 @@ Rows = Sequence[HeadroomRecord]
 
 def headroom_table(records: Iterable[AnyRecord]) -> Table:
     """Return one row an export, runtime and profile of logits; softmaxes that subtract their maximum apart."""
-    rows = grouped(of_kind(records, HeadroomRecord), _kind_of_row).values()
+    rows = grouped(of_kind(records, HeadroomRecord), kind_of_row).values()
     return fill("Where it breaks", COLUMNS, rows, NOTE)
 
 
@@ -25,7 +25,8 @@ def headroom_csv(records: Iterable[AnyRecord]) -> str:
     return to_csv(*flat_rows(HeadroomRecord, of_kind(records, HeadroomRecord)))
 
 
-def _kind_of_row(record: HeadroomRecord) -> tuple[Subject, str, bool, str | None]:
+def kind_of_row(record: HeadroomRecord) -> tuple[Subject, str, bool, str | None]:
+    """Return what the records of a row of the table share."""
     return subject(record), record.runtime, record.shifted, record.profile
 
 

@@ -24,7 +24,7 @@ def latency(records: Iterable[AnyRecord]) -> str:
     found = timings(records)
     beside = (
         fill("A runtime against itself", FLOOR_COLUMNS, floors(records), FLOOR_NOTE),
-        fill("Growth with length", GROWTH_COLUMNS, _growths(found), GROWTH_NOTE),
+        fill("Growth with length", GROWTH_COLUMNS, growths(found), GROWTH_NOTE),
         fill("The machine", MACHINE_COLUMNS, of_kind(records, MachineRecord), MACHINE_NOTE),
     )
     not_timed = [f"- {one.message}" for one in of_kind(records, FindingRecord) if one.code == "OA704"]
@@ -80,8 +80,9 @@ class Growth:
     memory: Power | None
 
 
-def _growths(found: Sequence[Timing]) -> list[Growth]:
-    growths = []
+def growths(found: Sequence[Timing]) -> list[Growth]:
+    """Return how each artifact grows on each runtime, where it was timed at two lengths or more."""
+    grown = []
     for members in by_size(found).values():
         points = [point for timing in members if (point := rounds_at(timing)) is not None]
         time = exponent(points)
@@ -92,8 +93,8 @@ def _growths(found: Sequence[Timing]) -> list[Growth]:
                 if timing.record.call_bytes and timing.record.axes
             ]
             lengths = tuple(sorted(length for length, _ in points))
-            growths.append(Growth(members[0].record, lengths, time, exponent(held)))
-    return growths
+            grown.append(Growth(members[0].record, lengths, time, exponent(held)))
+    return grown
 
 
 def _measured(show: Callable[[Timing], str]) -> Callable[[Timing], str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from onnx_attest.verify.records import AnyRecord, ArtifactRecord
 from onnx_attest.verify.report.formats import UNKNOWN
@@ -12,29 +13,59 @@ from onnx_attest.verify.report.reasons import EXPORT
 from onnx_attest.verify.report.tables import Table
 
 
+@dataclass(frozen=True)
+class Entries:
+    """The matrix before it is written.
+
+    Attributes:
+        exports: verdict of each export itself, `n/a` where none was recorded.
+        runtimes: that have a column.
+        idle: that were skipped everywhere. What ran nowhere has no column: most machines lack most runtimes.
+        words: the verdict of each export on each runtime.
+    """
+
+    exports: Mapping[Subject, str]
+    runtimes: tuple[str, ...]
+    idle: tuple[str, ...]
+    words: Mapping[tuple[Subject, str], str]
+
+    @property
+    def with_exports(self) -> bool:
+        """Whether the verdicts of the exports say something: one of those recorded did not pass."""
+        return any(verdict not in ("passed", UNKNOWN) for verdict in self.exports.values())
+
+
+def entries(records: Sequence[AnyRecord]) -> Entries:
+    """Return the verdict of each export on each runtime; each adds up cells and softmax rows."""
+    held = grouped(judged(records), subject_on_runtime)
+    recorded = {subject(one): one.verdict for one in of_kind(records, ArtifactRecord)}
+    subjects = dict.fromkeys((*recorded, *(about for about, _ in held)))
+    words = {key: shown_together(mine) for key, mine in held.items()}
+    ran = {runtime for (_, runtime), word in words.items() if word != "skipped"}
+    runtimes = tuple(dict.fromkeys(runtime for _, runtime in held))
+    return Entries(
+        {one: recorded.get(one, UNKNOWN) for one in subjects},
+        tuple(runtime for runtime in runtimes if runtime in ran) if ran else runtimes,
+        tuple(runtime for runtime in runtimes if runtime not in ran) if ran else (),
+        words,
+    )
+
+
 def matrix(records: Sequence[AnyRecord]) -> Table:
     """Return one row for each export and one column for each runtime.
 
-    An entry adds up cells and softmax rows. Width is scarce: a dtype that all exports share stands in the note,
-    and the verdicts of the exports themselves are a column only where one of them did not pass.
+    Width is scarce: a dtype that all exports share stands in the note, and the verdicts of the exports themselves are a
+    column only where one of them did not pass.
     """
-    entries = grouped(judged(records), subject_on_runtime)
-    exports = {subject(one): one.verdict for one in of_kind(records, ArtifactRecord)}
-    subjects = tuple(dict.fromkeys((*exports, *(about for about, _ in entries))))
-    runtimes = tuple(dict.fromkeys(runtime for _, runtime in entries))
-    # What ran nowhere has no column: the reasons stand below, and most machines lack most runtimes.
-    ran = {runtime for (_, runtime), held in entries.items() if shown_together(held) != "skipped"}
-    idle = tuple(runtime for runtime in runtimes if runtime not in ran) if ran else ()
-    runtimes = tuple(runtime for runtime in runtimes if runtime not in idle)
-    fields = Subject._fields if len({one.dtype for one in subjects}) > 1 else Subject._fields[:-1]
-    with_exports = any(verdict != "passed" for verdict in exports.values())
+    found = entries(records)
+    fields = Subject._fields if len({one.dtype for one in found.exports}) > 1 else Subject._fields[:-1]
     rows = []
-    for one in subjects:
-        export = (exports.get(one, UNKNOWN),) if with_exports else ()
-        words = (shown_together(entries.get((one, runtime), ())) for runtime in runtimes)
+    for one, verdict in found.exports.items():
+        export = (verdict,) if found.with_exports else ()
+        words = (found.words.get((one, runtime), NOT_RUN) for runtime in found.runtimes)
         rows.append((*one[: len(fields)], *export, *words))
-    columns = (*fields, *((EXPORT,) if with_exports else ()), *runtimes)
-    return Table("", columns, tuple(rows), _note(subjects, rows, idle))
+    columns = (*fields, *((EXPORT,) if found.with_exports else ()), *found.runtimes)
+    return Table("", columns, tuple(rows), _note(tuple(found.exports), rows, found.idle))
 
 
 def _note(subjects: Sequence[Subject], rows: Sequence[Sequence[str]], idle: Sequence[str]) -> str:

@@ -16,8 +16,8 @@ Rows = Sequence[RelationRecord]
 def relations(records: Iterable[AnyRecord]) -> str:
     """Return relations.md: what has to hold and does or not, what was found to hold, and what the columns mean."""
     seen = of_kind(records, RelationRecord)
-    asked = grouped((one for one in seen if one.asked_by), _on_runtime).values()
-    facts = grouped((one for one in seen if not one.asked_by), _of_export).values()
+    asked = grouped((one for one in seen if one.asked_by), on_runtime).values()
+    facts = grouped((one for one in seen if not one.asked_by), of_export).values()
     broken = [one for one in seen if one.asked_by and one.verdict != "passed"]
     tables = (
         fill("Not kept", BROKEN, broken),
@@ -42,11 +42,13 @@ FACTS_NOTE = (
 )
 
 
-def _on_runtime(record: RelationRecord) -> tuple[str, str, str]:
+def on_runtime(record: RelationRecord) -> tuple[str, str, str]:
+    """Return what the records of a row of what has to hold share."""
     return record.relation, record.exactness, record.runtime
 
 
-def _of_export(record: RelationRecord) -> tuple[str, str, int | None, str, str]:
+def of_export(record: RelationRecord) -> tuple[str, str, int | None, str, str]:
+    """Return what the records of a row of facts share."""
     return record.model, record.variant, record.opset, record.dtype, record.relation
 
 

@@ -28,6 +28,11 @@ Verified = Mapping[tuple[str, str], str]
 
 def shipping(records: Iterable[AnyRecord], found: Sequence[Timing]) -> list[str]:
     """Return the section as Markdown, nothing where no file was timed."""
+    return list(map(to_markdown, shipping_tables(records, found)))
+
+
+def shipping_tables(records: Iterable[AnyRecord], found: Sequence[Timing]) -> list[Table]:
+    """Return the median of each variant by model, size and runtime; nothing where no file was timed."""
     files = [timing for timing in found if timing.record.latency_s and timing.record.runtime not in MODULES]
     if not files:
         return []
@@ -43,7 +48,7 @@ def shipping(records: Iterable[AnyRecord], found: Sequence[Timing]) -> list[str]
             rows.append((first.model, first.dtype, sizes(first.axes), first.runtime, *cells))
     heading = ("model", "dtype", "axes", "runtime", *forms)
     note = _NOTE if verified else _NOT_VERIFIED
-    return [to_markdown(Table("Which variant to ship", heading, tuple(rows), note))]
+    return [Table("Which variant to ship", heading, tuple(rows), note)]
 
 
 def marked(group: Sequence[Timing], verified: Verified) -> dict[int, str]:

@@ -121,7 +121,14 @@ def _recorded(evidence: EvidenceRecord) -> str:
 
 def _environment(records: Sequence[AnyRecord]) -> str:
     lines = dict.fromkeys(map(_machine, of_kind(records, EnvironmentRecord)))
-    return "\n".join(_wrapped(f"Environment: {escaped(line)}") for line in lines or ("not recorded",))
+    told = [f"Environment: {line}" for line in lines or ("not recorded",)]
+    settings = dict.fromkeys(map(_settings, of_kind(records, EnvironmentRecord)))
+    return "\n".join(_wrapped(escaped(line)) for line in (*told, *filter(None, settings)))
+
+
+def _settings(environment: EnvironmentRecord) -> str:
+    given = "; ".join(f"{name} {value}" for name, value in environment.configuration.items())
+    return f"Configuration: {given}" if given else ""
 
 
 def _machine(environment: EnvironmentRecord) -> str:

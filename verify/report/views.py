@@ -9,6 +9,7 @@ from onnx_attest.verify.records import AnyRecord
 from onnx_attest.verify.report.accuracy import accuracy, accuracy_csv
 from onnx_attest.verify.report.claims import claims, claims_csv
 from onnx_attest.verify.report.headroom import headroom_csv
+from onnx_attest.verify.report.html import html
 from onnx_attest.verify.report.latency import latency, latency_csv
 from onnx_attest.verify.report.pictures.claims import file_name, pictures
 from onnx_attest.verify.report.power import power, power_csv
@@ -20,6 +21,7 @@ from onnx_attest.verify.report.time import time, time_csv
 VIEWS: Mapping[str, Callable[[Iterable[AnyRecord]], str]] = MappingProxyType(
     {
         "summary.md": summary,
+        "report.html": html,
         "accuracy.md": accuracy,
         "accuracy.csv": accuracy_csv,
         "stability.md": stability,

@@ -1,4 +1,4 @@
-"""A page in a headless Chromium: ChromeDriver steers it, and a server of this process gives it files and frames.
+"""A page in a headless Chromium, and a server of this process that gives it files and frames.
 
 Numbers do not pass through ChromeDriver, which speaks JSON: the page fetches a request, and posts its answer. The
 server answers on the loopback device only, below a path that cannot be guessed.
@@ -7,30 +7,15 @@ server answers on the loopback device only, below a path that cannot be guessed.
 from __future__ import annotations
 
 import http.client
-import json
-import re
 import secrets
-import subprocess
-import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
-from onnx_attest.verify.runtimes.js_hosts import HostError, descendants_die_with_us
+from onnx_attest.verify.runtimes.chromium import START_S, Chromium
+from onnx_attest.verify.runtimes.js_hosts import HostError
 
-_FLAGS = (
-    "--headless",
-    "--no-sandbox",  # Chromium has none for root, which containers run as; it loads nothing but our page
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-breakpad",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-)
 _KINDS = {".html": "text/html", ".mjs": "text/javascript", ".wasm": "application/wasm"}
-_START_S = 60
-_STARTED = re.compile(r"started successfully on port (\d+)")
 _SERVE = "const done = arguments[arguments.length - 1]; serve().then(() => done(''), (e) => done(String(e)));"
 _READY = "return typeof serve === 'function'"
 _GRACE_S = 5
@@ -45,22 +30,14 @@ class BrowserHost:
         Raises:
             HostError: the driver, the browser or the page does not start; their own words.
         """
-        self._profile = tempfile.TemporaryDirectory(
-            prefix="onnx-attest-chromium-", ignore_cleanup_errors=True
-        )
+        self.browser = Chromium(chromium, chromedriver)
         self._server = _Server(scripts, dist)
         self._limit_s = 0.0
-        self._process = subprocess.Popen(  # noqa: S603 - the driver that the user has
-            descendants_die_with_us([chromedriver, "--port=0"]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
         try:
-            self._port = self._driver_port()
-            self._session = self._begin(chromium)
-            self._load(f"{self._server.address}/page.html?threads={threads}")
+            self.browser.load(f"{self._server.address}/page.html?threads={threads}")
+            # A module that fails to load leaves a page without `serve`, and the reason in the browser's log.
+            if not self.browser.script(_READY):
+                raise HostError("the page does not load onnxruntime-web")
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
             raise HostError(f"ChromeDriver does not answer: {error}") from error
@@ -78,9 +55,11 @@ class BrowserHost:
         try:
             if time_limit_s != self._limit_s:
                 milliseconds = {"script": int(time_limit_s * 1000)}
-                self._call("POST", "/timeouts", milliseconds, time_limit_s=_START_S)
+                self.browser.call("POST", "/timeouts", milliseconds, time_limit_s=START_S)
                 self._limit_s = time_limit_s
-            said = self._call("POST", "/execute/async", {"script": _SERVE, "args": []}, time_limit_s=time_limit_s + _GRACE_S)  # fmt: skip
+            said = self.browser.call(
+                "POST", "/execute/async", {"script": _SERVE, "args": []}, time_limit_s=time_limit_s + _GRACE_S
+            )
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
             raise HostError(f"no answer within {time_limit_s:g} s: {error}") from error
@@ -94,68 +73,9 @@ class BrowserHost:
         return answer
 
     def close(self) -> None:
-        """End the browser and its driver: the whole process group that was started for them, and nothing else."""
-        assert self._process.stdin is not None  # both are pipes
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(_GRACE_S)
-        self._process.stdout.close()
+        """End the browser and its driver, and close the port."""
+        self.browser.close()
         self._server.stop()
-        self._profile.cleanup()
-
-    def _driver_port(self) -> int:
-        """Return the port that ChromeDriver says it listens on."""
-        assert self._process.stdout is not None  # it is a pipe
-        lines = []
-        timer = threading.Timer(_START_S, self._process.kill)
-        timer.start()
-        try:
-            for raw in self._process.stdout:
-                lines.append(raw.decode(errors="replace").strip())
-                if found := _STARTED.search(lines[-1]):
-                    # Nobody reads on: what ChromeDriver says later must not fill the pipe and stop it.
-                    threading.Thread(target=_drain, args=(self._process.stdout,), daemon=True).start()
-                    return int(found[1])
-        finally:
-            timer.cancel()
-        raise HostError(f"ChromeDriver does not start: {' '.join(lines[-1:]) or 'it says nothing'}")
-
-    def _begin(self, chromium: str) -> str:
-        options = {"binary": chromium, "args": [*_FLAGS, f"--user-data-dir={self._profile.name}"]}
-        wanted = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
-        self._session = ""
-        return str(self._call("POST", "", wanted, time_limit_s=_START_S)["sessionId"])
-
-    def _load(self, address: str) -> None:
-        self._call("POST", "/url", {"url": address}, time_limit_s=_START_S)
-        # A module that fails to load leaves a page without `serve`, and the reason in the browser's log.
-        if not self._call("POST", "/execute/sync", {"script": _READY, "args": []}, time_limit_s=_START_S):
-            raise HostError("the page does not load onnxruntime-web")
-
-    def _call(self, method: str, path: str, body: dict[str, Any], *, time_limit_s: float) -> Any:
-        """Return the value of a WebDriver command.
-
-        Raises:
-            HostError: ChromeDriver refuses it; its own words.
-        """
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=time_limit_s)
-        try:
-            where = f"/session/{self._session}" if self._session else "/session"
-            connection.request(method, where + path, json.dumps(body))
-            value = json.loads(connection.getresponse().read())["value"]
-        finally:
-            connection.close()
-        if isinstance(value, dict) and "error" in value:
-            raise HostError(f"{value['error']}: {str(value.get('message', '')).splitlines()[0]}")
-        return value
-
-
-def _drain(pipe: Any) -> None:
-    try:
-        while pipe.read(65536):
-            pass
-    except (OSError, ValueError):  # it was closed
-        return
 
 
 class _Server:

@@ -53,18 +53,19 @@ def registered() -> tuple[Runtime, ...]:
     return tuple(_runtime(name) for name in _points())
 
 
-def select(names: tuple[str, ...] = ()) -> tuple[Runtime, ...]:
+def select(names: tuple[str, ...] = (), folder: Path | None = None) -> tuple[Runtime, ...]:
     """Return the runtimes of these names in the order given, all that are registered if none is named.
 
     Besides the registered ones there are `ort:PROVIDER[@LIBRARY][,key=value...]`, any provider of ONNX Runtime, and
     `openvino:DEVICE[,key=value...]`, any device of OpenVINO.
 
-    Those that the user configured are among them; they have a process of their own, see `configured`.
+    Those that the user configured in `folder`, the working directory by default, are among them; they have a process of
+    their own, see `configured`.
 
     Raises:
         UsageError: an unknown name; the message lists those there are. Or a configuration that cannot be.
     """
-    own = configured(_points(), _named)
+    own = configured(_points(), _named, folder)
     known = dict.fromkeys((*_points(), *own))
     unknown = [name for name in names if name not in known and not name.startswith(tuple(_FAMILIES))]
     if unknown:

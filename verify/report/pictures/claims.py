@@ -193,6 +193,36 @@ def _graph(records: Records) -> Picture | None:
     return Picture(alt, draw("claim-11", "Weights as a heat map and as a graph", f"{alt}. {words}.", panels))
 
 
+def weight_errors(records: Iterable[AnyRecord]) -> dict[str, str]:
+    """Return the errors of the weights of statement 11 as heat maps, a picture for each runtime that has them.
+
+    Each has a scale of its own: beside bfloat16 the errors of float32 would all be white.
+    """
+    mine = [one for one in of_kind(records, ClaimRecord) if {"weights", "exact weights"} <= set(one.series)]
+    drawn = {}
+    for index, (runtime, held) in enumerate(grouped(mine, lambda one: one.runtime).items()):
+        panels = [Weights(one.setting, _errors_of(one)) for one in held]
+        largest = max(max(map(max, panel.rows)) for panel in panels)
+        title = f"|weight - exact| on {runtime}, in units of 2^-24"
+        alt = f"{title}: at most {number(largest)}"
+        drawn[runtime] = draw(f"weight-errors-{index}", title, alt, panels, quantity="error", show=_short)
+    return drawn
+
+
+def _short(value: float) -> str:
+    """Return a number that fits into a cell of a heat map."""
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}" if value < 10_000 else f"{value:.0e}"
+
+
+_UNIT = 2.0**-24
+"""Of the errors that are drawn: the unit roundoff of float32, what a weight of 1 may lose by being stored."""
+
+
+def _errors_of(record: ClaimRecord) -> tuple[tuple[float, ...], ...]:
+    pairs = zip(record.series["weights"], record.series["exact weights"], strict=True)
+    return _rows([abs(weight - exact) / _UNIT for weight, exact in pairs])
+
+
 def _rows(values: Sequence[float]) -> tuple[tuple[float, ...], ...]:
     count = math.isqrt(len(values))
     return tuple(tuple(values[row * count : (row + 1) * count]) for row in range(count))

@@ -28,6 +28,8 @@ class Curve:
         points: (x, y); on a logarithmic axis both positive.
         style: of the line.
         marked: whether each point has a dot.
+        width: of the line; None: those that come first are wider, so that they are seen under others at the same place.
+        bars: the ends of each point's interval, None for one without; empty for none at all.
     """
 
     who: str
@@ -35,6 +37,8 @@ class Curve:
     points: tuple[tuple[float, float], ...]
     style: Style = "solid"
     marked: bool = True
+    width: float | None = None
+    bars: tuple[tuple[float, float] | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
     """Maps numbers between two limits to places between two others."""
 
     low: float
@@ -71,38 +75,66 @@ class _Axis:
     log: bool
 
     def at(self, value: float) -> float:
+        """Return the place of a number."""
         low, high, here = (math.log(one) if self.log else one for one in (self.low, self.high, value))
         return self.start + (here - low) / (high - low) * (self.end - self.start)
 
 
-def plot(name: str, title: str, description: str, panels: Sequence[Panel], columns: int = 2) -> str:
-    """Return the picture; curves of the same `who` have one colour in all panels, those of the same `what` one style."""
+def plot(
+    name: str,
+    title: str,
+    description: str,
+    panels: Sequence[Panel],
+    columns: int = 2,
+    size: tuple[float, float] = (WIDTH, HEIGHT),
+) -> str:
+    """Return the picture; curves of the same `who` have one colour in all panels, those of the same `what` one style.
+
+    Args:
+        name: of the picture, see `svg.document`.
+        title: its heading.
+        description: what is to be seen, in words.
+        panels: side by side, row after row.
+        columns: how many side by side.
+        size: width and height of a panel.
+    """
     curves = [curve for panel in panels for curve in panel.curves]
     colours = {who: index for index, who in enumerate(dict.fromkeys(one.who for one in curves if one.who))}
     styles: dict[str, str] = {one.what: one.style for one in curves}
-    rows = math.ceil(len(panels) / columns)
+    width, height = size
     body = [svg.text(16, 26, title, kind="head")]
     for index, panel in enumerate(panels):
-        body += _panel(panel, (index % columns) * WIDTH, 34 + (index // columns) * HEIGHT, colours)
-    top = 34 + rows * HEIGHT + 14
-    legend, height = _legend(colours, styles, top, min(columns, len(panels)) * WIDTH)
-    size = (min(columns, len(panels)) * WIDTH, top + height)
-    return svg.document(name, title, description, size, [*body, *legend])
+        corner = (index % columns) * width, 34 + (index // columns) * height
+        body += _panel(panel, corner, size, colours)
+    top = 34 + math.ceil(len(panels) / columns) * height + 14
+    wide = min(columns, len(panels)) * width
+    legend, below = _legend(colours, styles, top, wide)
+    return svg.document(name, title, description, (wide, top + below), [*body, *legend])
 
 
 def _colour(curve: Curve, colours: dict[str, int]) -> str:
     return f"c{colours[curve.who] % svg.COLOURS}" if curve.who else svg.INK
 
 
-def _panel(panel: Panel, x: float, y: float, colours: dict[str, int]) -> list[str]:
+def _panel(
+    panel: Panel, corner: tuple[float, float], size: tuple[float, float], colours: dict[str, int]
+) -> list[str]:
+    (x, y), (width, height) = corner, size
     points = [point for curve in panel.curves for point in curve.points]
-    ends, heights = (x + _LEFT, x + WIDTH - _RIGHT), (y + HEIGHT - _BOTTOM, y + _TOP)
-    across = _axis([point[0] for point in points], ends, log=panel.log_x, from_zero=True, margin=0.03)
-    up = _axis(
-        [point[1] for point in points], heights, log=panel.log_y, from_zero=panel.from_zero, margin=0.06
+    reached = [end for curve in panel.curves for bar in curve.bars if bar is not None for end in bar]
+    ends, heights = (x + _LEFT, x + width - _RIGHT), (y + height - _BOTTOM, y + _TOP)
+    across = axis([point[0] for point in points], ends, log=panel.log_x, from_zero=True, margin=0.03)
+    up = axis(
+        [*(point[1] for point in points), *reached],
+        heights,
+        log=panel.log_y,
+        from_zero=panel.from_zero,
+        margin=0.06,
     )
     parts = [svg.text(x + _LEFT, y + _TOP - 12, panel.title)]
-    labelled = _powers_of_4(up.low, up.high) if panel.binary else _ticks(up.low, up.high, log=panel.log_y)
+    labelled = (
+        _powers_of_4(up.low, up.high) if panel.binary else round_numbers(up.low, up.high, log=panel.log_y)
+    )
     for tick in labelled:
         parts.append(svg.line(across.start, up.at(tick), across.end, up.at(tick), "grid"))
         parts.append(
@@ -117,13 +149,20 @@ def _panel(panel: Panel, x: float, y: float, colours: dict[str, int]) -> list[st
     for curve in panel.curves:
         colour = _colour(curve, colours)
         places = [(across.at(a), up.at(b)) for a, b in curve.points]
-        # Those that come first are wider, so that they are seen under others at the same place.
         rank = colours.get(curve.who, len(colours) - 1)
-        wider = min(0.9 * (len(colours) - 1 - rank), 3.6)
+        wider = min(0.9 * (len(colours) - 1 - rank), 3.6) if curve.width is None else curve.width - 2
         parts.append(svg.curve(places, f"{colour} {curve.style}", 2 + wider))
-        marks = [_mark(*place, rank, colour, 3 + 0.6 * wider) for place in places]
+        marks = [_mark(*place, rank, colour, 3 + 0.6 * max(wider, 0.0)) for place in places]
         parts += marks if curve.marked else []
+        for (at, _), bar in zip(places, curve.bars, strict=False):
+            parts += [] if bar is None else _bar(at, up.at(bar[0]), up.at(bar[1]), colour)
     return parts
+
+
+def _bar(x: float, low: float, high: float, kind: str) -> list[str]:
+    """Return an interval: a line between its ends, with a stroke across each."""
+    strokes = (svg.line(x - 4, end, x + 4, end, kind) for end in (low, high))
+    return [svg.line(x, low, x, high, kind), *strokes]
 
 
 def _mark(x: float, y: float, index: int, colour: str, radius: float = 3.0) -> str:
@@ -133,25 +172,26 @@ def _mark(x: float, y: float, index: int, colour: str, radius: float = 3.0) -> s
     return svg.rectangle(x - radius, y - radius, 2 * radius, 2 * radius, colour)
 
 
-def _axis(
+def axis(
     values: Sequence[float], places: tuple[float, float], *, log: bool, from_zero: bool, margin: float
-) -> _Axis:
+) -> Axis:
     """Return an axis that has all values on it, and a margin on both sides of them."""
     low, high = min(values), max(values)
     if log:
-        room = max(math.log(high / low), 0.1) * margin
-        return _Axis(low * math.exp(-room), high * math.exp(room), *places, log)
+        room = max(math.log(high) - math.log(low), 0.1) * margin  # their ratio may be infinite
+        return Axis(low * math.exp(-room), high * math.exp(room), *places, log)
     if from_zero:
         low = min(low, 0.0)
     room = (high - low or 1.0) * margin
-    return _Axis(low - (0.0 if from_zero and low == 0 else room), high + room, *places, log)
+    return Axis(low - (0.0 if from_zero and low == 0 else room), high + room, *places, log)
 
 
-def _ticks(low: float, high: float, *, log: bool) -> list[float]:
+def round_numbers(low: float, high: float, *, log: bool) -> list[float]:
     """Return round numbers between two limits: powers of ten, with 2 and 5 times them if there are few; or equal steps."""
-    if log and high / low > 10:
+    across = math.log10(high) - math.log10(low) if log else 0.0
+    if across > 1:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        factors = (1, 2, 5) if math.log10(high / low) < 2 else (1,)
+        factors = (1, 2, 5) if across < 2 else (1,)
         found = [float(f"{factor}e{decade}") for decade in decades for factor in factors]
     else:
         rough = (high - low) / 5

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from html import escape
+from html import escape as as_html
+
+from onnx_attest.verify.report.formats import printable
 
 INK = "ink"
 """Class of what has the colour of text."""
@@ -36,7 +38,7 @@ _STYLE = (
     ".oa polyline.curve{fill:none}.oa line.curve{stroke-width:2}.oa .over{fill:#ffffff!important}.oa rect.bar{stroke:none}"
     ".oa .dashed{stroke-dasharray:7 4}.oa .dotted{stroke-dasharray:1.5 4}"
     + _rules("#1f2328", "#ffffff", _LIGHT, _BOX[0])
-    + f"@media(prefers-color-scheme:dark){{{_rules('#e6edf3', '#0d1117', _DARK, _BOX[1])}}}"
+    + f"@media screen and (prefers-color-scheme:dark){{{_rules('#e6edf3', '#0d1117', _DARK, _BOX[1])}}}"
 )
 
 
@@ -126,3 +128,8 @@ def head(x: float, y: float, turn: float, size: float, kind: str, opacity: float
 
 def _class(kind: str) -> str:
     return f' class="{kind}"' if kind else ""
+
+
+def escape(words: str) -> str:
+    """Return text as it may stand in SVG: XML forbids control characters, escaped or not."""
+    return as_html(printable(words))

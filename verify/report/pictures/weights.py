@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from onnx_attest.verify.report.pictures import svg
@@ -31,21 +31,41 @@ class Weights:
     as_graph: bool = False
 
 
-def draw(name: str, title: str, description: str, panels: Sequence[Weights], columns: int = 2) -> str:
-    """Return matrices side by side, all on one scale from 0 to their largest weight, with a bar of its colours."""
-    largest = max(max(row) for panel in panels for row in panel.rows)
+def draw(
+    name: str,
+    title: str,
+    description: str,
+    panels: Sequence[Weights],
+    columns: int = 2,
+    quantity: str = "weight",
+    show: Callable[[float], str] = "{:.2f}".format,
+) -> str:
+    """Return matrices side by side, all on one scale from 0 to their largest number, with a bar of its colours.
+
+    Args:
+        name: of the picture, see `svg.document`.
+        title: its heading.
+        description: what is to be seen, in words.
+        panels: the matrices.
+        columns: side by side.
+        quantity: what the numbers are.
+        show: how one is written.
+    """
+    largest = max(max(row) for panel in panels for row in panel.rows) or 1.0
     body = [svg.text(16, 26, title, kind="head")]
     for index, panel in enumerate(panels):
         x, y = 20 + (index % columns) * (SIDE + 20), 40 + (index // columns) * (SIDE + 30)
-        drawn = _graph(panel, x, y, largest) if panel.as_graph else _heat_map(panel, x, y, largest)
+        drawn = _graph(panel, x, y, largest) if panel.as_graph else _heat_map(panel, x, y, largest, show)
         body += drawn
     wide = min(columns, len(panels))
     height = 40 + math.ceil(len(panels) / columns) * (SIDE + 30) + 20
-    body += _bar(20 + wide * (SIDE + 20), _TOP + 40, largest)
+    body += _bar(20 + wide * (SIDE + 20), _TOP + 40, largest, quantity, show)
     return svg.document(name, title, description, (20 + wide * (SIDE + 20) + 70, height), body)
 
 
-def _heat_map(panel: Weights, x: float, y: float, largest: float) -> Iterator[str]:
+def _heat_map(
+    panel: Weights, x: float, y: float, largest: float, show: Callable[[float], str]
+) -> Iterator[str]:
     count = len(panel.rows)
     left, top = x + 36, y + 50
     yield svg.text(left, y + 16, panel.title)
@@ -64,16 +84,24 @@ def _heat_map(panel: Weights, x: float, y: float, largest: float) -> Iterator[st
             if weight > 0:
                 kind = "small over" if weight / largest > _DARK else "small"
                 middle = left + (j + 0.5) * CELL
-                yield svg.text(middle, line, f"{weight:.2f}", anchor="middle", kind=kind)
+                yield svg.text(middle, line, show(weight), anchor="middle", kind=kind)
 
 
-def _bar(x: float, y: float, largest: float, height: float = 220.0, steps: int = 22) -> Iterator[str]:
+def _bar(
+    x: float,
+    y: float,
+    largest: float,
+    quantity: str,
+    show: Callable[[float], str],
+    height: float = 220.0,
+    steps: int = 22,
+) -> Iterator[str]:
     for step in range(steps):
         shade = (steps - step - 0.5) / steps
         yield svg.rectangle(x, y + step * height / steps, 14, height / steps, "box bar", shade)
     for share in (0.0, 0.5, 1.0):
-        yield svg.text(x + 20, y + (1 - share) * height + 4, f"{share * largest:.2f}", kind="small")
-    yield svg.text(x, y - 14, "weight", kind="small")
+        yield svg.text(x + 20, y + (1 - share) * height + 4, show(share * largest), kind="small")
+    yield svg.text(x, y - 14, quantity, kind="small")
 
 
 def _graph(panel: Weights, x: float, y: float, largest: float) -> Iterator[str]:
