@@ -27,7 +27,7 @@ def conclude(
     """Return the last records of a run: a finding for each required runtime that is absent, and the run itself."""
     absent = {name: reason for name in required if (reason := _absent(records, name)) is not None}
     partly = {name: where for name in required if name not in absent and (where := _elsewhere(records, name))}
-    verdict = worst(_verdicts(records))
+    verdict = worst(record.verdict for record in counting(records))
     code = exit_code(verdict, required_absent=bool(absent or partly))
     missing = {name: f"{name} was required and did not run: {reason}" for name, reason in absent.items()}
     mixed = {name: f"{name} was required and ran in part only: {where}" for name, where in partly.items()}
@@ -46,7 +46,10 @@ def conclude(
     return [*found, run]
 
 
-def _verdicts(records: Sequence[AnyRecord]) -> Iterable[Verdict]:
+def counting(
+    records: Sequence[AnyRecord],
+) -> Iterable[ArtifactRecord | CellRecord | StabilityRecord | HeadroomRecord | RelationRecord | ClaimRecord]:
+    """Yield the records whose verdicts make that of the run."""
     # Beside cells, whose reference judged what a relation's bounds are too wide for, it need not be conclusive.
     cells = [record for record in records if isinstance(record, CellRecord)]
     beside = any(cell.verdict == "passed" for cell in cells)
@@ -54,9 +57,9 @@ def _verdicts(records: Sequence[AnyRecord]) -> Iterable[Verdict]:
     left_out = not beside and any(cell.verdict == "skipped" and cell.case is not None for cell in cells)
     for record in records:
         if isinstance(record, CellRecord | StabilityRecord) and not record.known:
-            yield record.verdict
+            yield record
         if isinstance(record, RelationRecord) and _counts(record, beside=beside, left_out=left_out):
-            yield record.verdict
+            yield record
         # A file that is as asked proves nothing of its numbers: it does not pass a run, but it can fail it.
         # The same holds for a softmax alone, and for the chapter's statements.
         if (
@@ -64,11 +67,11 @@ def _verdicts(records: Sequence[AnyRecord]) -> Iterable[Verdict]:
             and record.verdict in ("failed", "errored")
             and not record.known
         ):
-            yield record.verdict
+            yield record
         if isinstance(record, ArtifactRecord) and record.verdict != "passed":
-            yield record.verdict
+            yield record
         if isinstance(record, ClaimRecord) and record.verdict in ("failed", "errored") and not record.known:
-            yield record.verdict
+            yield record
 
 
 def _counts(record: RelationRecord, *, beside: bool, left_out: bool) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.records import AnyRecord, encode
-from onnx_attest.verify.report.views import VIEWS, render
+from onnx_attest.verify.report.views import ON_REQUEST, VIEWS, render
 
 RECORDS = "records.jsonl"
 ARTIFACTS = "artifacts"
@@ -40,7 +40,9 @@ def write_reports(records: Iterable[AnyRecord], folder: Path, artifacts: Path | 
             disk is full. The earlier report is then what it was, and `artifacts` is where it was.
     """
     records = list(records)
-    texts = {RECORDS: encode(records)} | {name: text.encode() for name, text in render(records).items()}
+    views = render(records)
+    texts = {name: views[name].encode() for name in views if name not in ON_REQUEST}
+    texts[RECORDS] = encode(records)
     try:
         target = _resolved(folder)  # a link to a folder stays, and its folder is replaced
         source = None if artifacts is None else _existing(artifacts)
