@@ -53,6 +53,7 @@ FILES = {
     "summary.md",
     "report.html",
     "junit.xml",
+    "github.md",
     "accuracy.md",
     "stability.md",
     "relations.md",

@@ -19,7 +19,9 @@ from onnx_attest.verify import console
 from onnx_attest.verify.commands.compare import Baseline, beside_baseline, compare, read_baseline
 from onnx_attest.verify.commands.convert import convert
 from onnx_attest.verify.commands.deploy import deploy, replay
+from onnx_attest.verify.commands.github import GithubSummary, append, step_summary
 from onnx_attest.verify.commands.init import init
+from onnx_attest.verify.commands.report import report
 
 if TYPE_CHECKING:
     from onnx_attest.verify.engine import Plan
@@ -128,6 +130,7 @@ def run(
         Path, typer.Option(help="Folder of what other machines recorded, told beside the verdict.")
     ] = Path("reports/evidence"),
     baseline: Baseline = None,
+    github_summary: GithubSummary = False,
     profile: Annotated[bool, typer.Option("--profile", help="Also say where the time went.")] = False,
     json: Json = False,
 ) -> None:
@@ -140,7 +143,7 @@ def run(
 
     _refuse_unknown("variant", variant, OPSETS)
     _refuse_unknown("dtype", dtype, DTYPES)
-    before = read_baseline(baseline)
+    before, step_file = read_baseline(baseline), step_summary(github_summary)
     limits = _limits(time_limit, memory_limit)
     plan = _plan(_runtimes(runtime, require, limits), known, seed, threads, fail_fast, _resolved(context))
     task_limits = _for_all(limits)
@@ -164,7 +167,7 @@ def run(
         records = run_job(job)
     if profile and not json:
         console.show(render(records)["time.md"])
-    _finish(records, json, f"The reports are in {output}.", before)
+    _finish(records, json, f"The reports are in {output}.", before, step_file)
 
 
 @app.command()
@@ -266,10 +269,11 @@ def verify(
     memory_limit: MemoryLimit = None,
     in_process: InProcess = False,
     baseline: Baseline = None,
+    github_summary: GithubSummary = False,
     json: Json = False,
 ) -> None:
     """Verify one ONNX file on every runtime."""
-    before = read_baseline(baseline)
+    before, step_file = read_baseline(baseline), step_summary(github_summary)
     runtimes = _runtimes(runtime, require, _limits(time_limit, memory_limit), in_process=in_process)
     from dataclasses import replace
 
@@ -298,7 +302,7 @@ def verify(
         refuse_unwritable(output)
     inputs = load(load_inputs, read_signature(artifact)) if load_inputs else None
     with console.progress() as step:
-        report = api.verify(
+        done = api.verify(
             artifact,
             require=_names(require),
             against=_entry(against),
@@ -307,8 +311,8 @@ def verify(
             plan=replace(plan, on_step=lambda taken: step(str(taken))),
         )
     if output is not None:
-        report.save(output)
-    _finish(report.records, json, f"The reports are in {output}." if output else "", before)
+        done.save(output)
+    _finish(done.records, json, f"The reports are in {output}." if output else "", before, step_file)
 
 
 @app.command()
@@ -470,31 +474,6 @@ def conformance(
 
 
 @app.command()
-def report(
-    records: Annotated[Path, typer.Argument(help="A records.jsonl, or the folder that holds one.")],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder to write all reports to.")
-    ] = None,
-    view: Annotated[str, typer.Option(help="The view to print.")] = "summary.md",
-) -> None:
-    """Make the reports again from records."""
-    from onnx_attest.verify.records import read_records
-    from onnx_attest.verify.report import render, write_reports
-
-    read = read_records(records)
-    views = render(read)
-    if view not in views:
-        raise UsageError(f"unknown view {view!r}; there are {', '.join(views)}")
-    if output is None:
-        console.show(views[view])
-        return
-    artifacts = records / "artifacts" if records.is_dir() else records.parent / "artifacts"
-    same = artifacts.is_dir() and artifacts.parent.resolve() == output.resolve()
-    write_reports(read, output, artifacts if same else None)
-    console.show(f"The reports are in {output}.")
-
-
-@app.command()
 def check(
     file: Annotated[Path, typer.Argument(help="An ONNX file.")],
     attention: Annotated[
@@ -579,6 +558,7 @@ def doctor(
     raise typer.Exit(1 if wrong else 0)
 
 
+app.command()(report)
 app.command()(compare)
 app.command()(convert)
 app.command()(deploy)
@@ -729,16 +709,18 @@ def _leave(done: Any, page: str, output: Path | None, json: bool) -> None:
     raise typer.Exit(done.exit_code)
 
 
-def _finish(records: Any, json: bool, note: str, baseline: Sequence[AnyRecord] | None) -> None:
+def _finish(
+    records: Any, json: bool, note: str, baseline: Sequence[AnyRecord] | None, step_file: Path | None
+) -> None:
     from onnx_attest.verify.records import RunRecord
-    from onnx_attest.verify.report import render
 
     code = next(record.exit_code for record in records if isinstance(record, RunRecord))
     beside, fields, code = beside_baseline(baseline, records, code)
     if json:
         console.show_json(console.verdict_object(records) | fields)
     else:
-        console.show("\n".join(filter(None, (render(records)["summary.md"], beside, note))))
+        console.show_run(records, beside, note)
+    append(records, step_file, beside)
     raise typer.Exit(code)
 
 

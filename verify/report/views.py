@@ -11,6 +11,7 @@ from onnx_attest.verify.report.accuracy import accuracy
 from onnx_attest.verify.report.by_kind import CSV
 from onnx_attest.verify.report.claims import claims
 from onnx_attest.verify.report.document import document
+from onnx_attest.verify.report.github import github
 from onnx_attest.verify.report.html import html
 from onnx_attest.verify.report.junit import junit
 from onnx_attest.verify.report.latency import latency
@@ -28,6 +29,7 @@ VIEWS: Mapping[str, View] = MappingProxyType(
         "report.html": html,
         "report.json": document,
         "junit.xml": junit,
+        "github.md": github,
         "accuracy.md": accuracy,
         "stability.md": stability,
         "relations.md": relations,
@@ -44,6 +46,7 @@ FORMATS: Mapping[str, str] = MappingProxyType(
         "html": "report.html",
         "json": "report.json",
         "junit": "junit.xml",
+        "github": "github.md",
         "csv": "accuracy.csv",
     }
 )
