@@ -65,7 +65,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--bits", type=int, default=3)
+    parser.add_argument("--bits", type=float, default=3)
     parser.add_argument("--slower", type=float, default=0.2)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--skip-latency", action="store_true")
@@ -84,7 +84,7 @@ def main() -> None:
             slower_runtime(job, asked.pairs, asked.slower)
 
 
-def worse_kernel(artifacts: list[Artifact], pairs: int, bits: int) -> None:
+def worse_kernel(artifacts: list[Artifact], pairs: int, bits: float) -> None:
     """Compare verifications of the same kernel, and of one that is some bits worse."""
     false, told, gated, lost = 0, 0, 0, list[float]()
     for number in range(pairs):
@@ -102,7 +102,7 @@ def worse_kernel(artifacts: list[Artifact], pairs: int, bits: int) -> None:
         gated += bool(cells)
         print(
             f"{number:3} noise: {len(noise.regressions)} regressions of {noise.compared['cells']} cells, "
-            f"{bits} bits worse: errors of {len(shifts)} files, gates of {cells} cells",
+            f"{bits:g} bits worse: errors of {len(shifts)} files, gates of {cells} cells",
             flush=True,
         )
     print(
@@ -142,7 +142,7 @@ def verified(artifacts: list[Artifact], seed: int) -> list[AnyRecord]:
 
 
 @contextmanager
-def worse_by(bits: int) -> Iterator[None]:
+def worse_by(bits: float) -> Iterator[None]:
     """Let the errors of ONNX Runtime's outputs be 2^bits times as large: exact outputs are those of the float64 oracle."""
     plain_open, plain_run = OrtRuntime.open, OrtSession.run
     expected: dict[str, Expected] = {}
@@ -165,7 +165,7 @@ def worse_by(bits: int) -> Iterator[None]:
         yield
 
 
-def _worse(value: np.ndarray, exact: np.ndarray, bits: int) -> np.ndarray:
+def _worse(value: np.ndarray, exact: np.ndarray, bits: float) -> np.ndarray:
     both = np.isfinite(value) & np.isfinite(exact)
     error = np.where(both, value.astype(np.float64) - np.where(both, exact, 0.0), 0.0)
     with np.errstate(over="ignore"):

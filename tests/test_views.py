@@ -33,6 +33,7 @@ from some_records import (
 )
 
 from onnx_attest.verify import console
+from onnx_attest.verify.commands.github import append
 from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.records import (
     AnyRecord,
@@ -579,6 +580,12 @@ def test_what_a_step_has_already_said_counts_too(command, records, tmp_path, mon
     answer = command("report", records, "--github-summary")
     assert (answer.code, step.stat().st_size) == (0, LIMIT - 10)
     assert "is full" in answer.err
+
+
+def test_what_a_run_is_beside_its_baseline_follows_it(tmp_path) -> None:
+    append(failing_run(), tmp_path / "step.md", "Beside the baseline: **failed**")
+    assert (tmp_path / "step.md").read_text() == f"\n{github(failing_run())}\nBeside the baseline: **failed**"
+    append(failing_run(), None)
 
 
 def test_without_a_runner_the_flag_is_refused_before_the_work(command, tmp_path, monkeypatch) -> None:

@@ -89,17 +89,22 @@ def github(records: Iterable[AnyRecord], room: int = LIMIT) -> str:
 
 
 def first_lines(text: str, room: int) -> str:
-    """Return what fits of a Markdown text, a paragraph before it, by whole lines, and how many were left out."""
+    """Return what fits of a Markdown text, an empty line before it, by whole lines, and how many were left out."""
     if not text or _size(text) + 1 <= room:
         return text and f"\n{text}"
     lines = text.splitlines()
-    for count in range(len(lines) - 1, 0, -1):
-        cut = "\n".join(
-            ("", *lines[:count], "", f"and {len(lines) - count} more lines, which did not fit.", "")
-        )
-        if _size(cut) <= room:
-            return cut
-    return ""
+    room -= _size(_beyond(len(lines))) + 1
+    kept = []
+    for line in lines:
+        room -= _size(line) + 1
+        if room < 0:
+            break
+        kept.append(line)
+    return "\n".join(("", *kept, _beyond(len(lines) - len(kept)))) if kept else ""
+
+
+def _beyond(count: int) -> str:
+    return f"\nand {count} more lines, which did not fit.\n"
 
 
 def _size(text: str) -> int:
