@@ -16,12 +16,14 @@ import typer
 from onnx_attest import __version__
 from onnx_attest.errors import UsageError
 from onnx_attest.verify import console
+from onnx_attest.verify.commands.compare import Baseline, beside_baseline, compare, read_baseline
 from onnx_attest.verify.commands.convert import convert
 from onnx_attest.verify.commands.deploy import deploy, replay
 from onnx_attest.verify.commands.init import init
 
 if TYPE_CHECKING:
     from onnx_attest.verify.engine import Plan
+    from onnx_attest.verify.records import AnyRecord
     from onnx_attest.verify.runtimes.base import Runtime
 
 app = typer.Typer(
@@ -125,6 +127,7 @@ def run(
     evidence: Annotated[
         Path, typer.Option(help="Folder of what other machines recorded, told beside the verdict.")
     ] = Path("reports/evidence"),
+    baseline: Baseline = None,
     profile: Annotated[bool, typer.Option("--profile", help="Also say where the time went.")] = False,
     json: Json = False,
 ) -> None:
@@ -137,6 +140,7 @@ def run(
 
     _refuse_unknown("variant", variant, OPSETS)
     _refuse_unknown("dtype", dtype, DTYPES)
+    before = read_baseline(baseline)
     limits = _limits(time_limit, memory_limit)
     plan = _plan(_runtimes(runtime, require, limits), known, seed, threads, fail_fast, _resolved(context))
     task_limits = _for_all(limits)
@@ -160,7 +164,7 @@ def run(
         records = run_job(job)
     if profile and not json:
         console.show(render(records)["time.md"])
-    _finish(records, json, f"The reports are in {output}.")
+    _finish(records, json, f"The reports are in {output}.", before)
 
 
 @app.command()
@@ -261,9 +265,11 @@ def verify(
     time_limit: TimeLimit = None,
     memory_limit: MemoryLimit = None,
     in_process: InProcess = False,
+    baseline: Baseline = None,
     json: Json = False,
 ) -> None:
     """Verify one ONNX file on every runtime."""
+    before = read_baseline(baseline)
     runtimes = _runtimes(runtime, require, _limits(time_limit, memory_limit), in_process=in_process)
     from dataclasses import replace
 
@@ -302,7 +308,7 @@ def verify(
         )
     if output is not None:
         report.save(output)
-    _finish(report.records, json, f"The reports are in {output}." if output else "")
+    _finish(report.records, json, f"The reports are in {output}." if output else "", before)
 
 
 @app.command()
@@ -573,6 +579,7 @@ def doctor(
     raise typer.Exit(1 if wrong else 0)
 
 
+app.command()(compare)
 app.command()(convert)
 app.command()(deploy)
 app.command()(replay)
@@ -722,15 +729,17 @@ def _leave(done: Any, page: str, output: Path | None, json: bool) -> None:
     raise typer.Exit(done.exit_code)
 
 
-def _finish(records: Any, json: bool, note: str) -> None:
+def _finish(records: Any, json: bool, note: str, baseline: Sequence[AnyRecord] | None) -> None:
     from onnx_attest.verify.records import RunRecord
     from onnx_attest.verify.report import render
 
+    code = next(record.exit_code for record in records if isinstance(record, RunRecord))
+    beside, fields, code = beside_baseline(baseline, records, code)
     if json:
-        console.show_json(console.verdict_object(records))
+        console.show_json(console.verdict_object(records) | fields)
     else:
-        console.show(render(records)["summary.md"] + (f"\n{note}" if note else ""))
-    raise typer.Exit(next(record.exit_code for record in records if isinstance(record, RunRecord)))
+        console.show("\n".join(filter(None, (render(records)["summary.md"], beside, note))))
+    raise typer.Exit(code)
 
 
 # typer keeps the base class of its parser's errors in a private module; BadParameter is public and two below it.

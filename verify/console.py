@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -38,10 +39,29 @@ def _drop_stdout() -> None:
 
 
 def show_json(value: Any) -> None:
-    """Write a result as one JSON object; NaN and infinity, which JSON has not, become null."""
+    """Write a result as one JSON object."""
+    show(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON; NaN and infinity, which JSON has not, become null."""
     import msgspec
 
-    show(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def write(file: Path, text: str) -> None:
+    """Write a result to a file.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    from onnx_attest.errors import UsageError
+
+    try:
+        file.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}; choose another file with -o") from error
 
 
 def note(message: str) -> None:

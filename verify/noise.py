@@ -148,11 +148,16 @@ class Yardstick:
             return LEAST_RMS_Z
         return _least_of(different)
 
+    @property
+    def unlike_rows(self) -> int:
+        """How many rows of the outputs are independent at least: elements of one row share the roundings of its weights."""
+        return sum(len(np.unique(numbers)) for numbers in self.witnesses.values())
+
     @cached_property
     def _different(self) -> int:
         """How many roundings are independent: equal numbers share theirs, and so do rows made from equal inputs."""
         rows = sum(numbers.size for numbers in self.witnesses.values())
-        unlike = sum(len(np.unique(numbers)) for numbers in self.witnesses.values())
+        unlike = self.unlike_rows
         if unlike <= _FEW_ROWS * rows:
             return unlike
         return sum(len(np.unique(places)) for places in self._places.values())

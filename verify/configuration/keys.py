@@ -85,6 +85,7 @@ KEYS = (
     Key("jobs", whole(1), "Models that it verifies at a time.", "one a core", "2", ("run",), "jobs"),
     Key("claims", TRUTH, "Whether it tests the chapter's statements.", "if sdpa is among the models", "false", ("run",), "claims"),
     Key("latency", TRUTH, "Whether it times what was verified.", "true", "false", ("run",), "latency"),
+    Key("baseline", PATH, "Records of an earlier run to compare with: exit code 1 if something became worse.", "none", '"reports/reference"', ("run", "verify"), "baseline"),
     Key("evidence", PATH, "Folder of what other machines recorded, told beside its verdict.", "`reports/evidence`", '"reports/evidence"', ("run",), "evidence"),
 )  # fmt: skip
 BY_NAME = {key.name: key for key in KEYS}
