@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from onnx_attest.verify.findings import finding
+from onnx_attest.verify.finding_records import run_finding
+from onnx_attest.verify.interruption import code_of
 from onnx_attest.verify.records import (
     AnyRecord,
     ArtifactRecord,
@@ -22,22 +23,36 @@ from onnx_attest.verify.verdicts import exit_code, worst
 
 
 def conclude(
-    records: Sequence[AnyRecord], *, required: Sequence[str] = (), duration_s: float
+    records: Sequence[AnyRecord],
+    *,
+    required: Sequence[str] = (),
+    duration_s: float,
+    part: str = "",
+    interruption: BaseException | None = None,
 ) -> list[AnyRecord]:
-    """Return the last records of a run: a finding for each required runtime that is absent, and the run itself."""
+    """Return the last records of a run: a finding for each required runtime that is absent, and the run itself.
+
+    Args:
+        records: all others.
+        required: runtimes without which nothing is proven.
+        duration_s: of the run.
+        part: what of a whole run this is, in words; "" for all of it.
+        interruption: what ended the run before its end: then it has not passed.
+    """
     absent = {name: reason for name in required if (reason := _absent(records, name)) is not None}
     partly = {name: where for name in required if name not in absent and (where := _elsewhere(records, name))}
     verdict = worst(_verdicts(records))
     code = exit_code(verdict, required_absent=bool(absent or partly))
     missing = {name: f"{name} was required and did not run: {reason}" for name, reason in absent.items()}
     mixed = {name: f"{name} was required and ran in part only: {where}" for name, where in partly.items()}
-    found = [_about("OA804", name, text) for name, text in missing.items()]
-    found += [_about("OA205", name, text) for name, text in mixed.items()]
+    found = [run_finding("OA804", text, runtime=name) for name, text in missing.items()]
+    found += [run_finding("OA205", text, runtime=name) for name, text in mixed.items()]
     cells = [record for record in records if isinstance(record, CellRecord)]
+    proven = not (absent or partly or interruption is not None)
     run = RunRecord(
-        verdict="inconclusive" if verdict == "passed" and (absent or partly) else verdict,
-        reason=_reason(records, verdict, {**missing, **mixed}),
-        exit_code=code,
+        verdict="inconclusive" if verdict == "passed" and not proven else verdict,
+        reason="; ".join(filter(None, (part, _reason(records, verdict, {**missing, **mixed})))),
+        exit_code=code if interruption is None else code_of(interruption),
         cells=dict(sorted(Counter(cell.verdict for cell in cells).items())),
         known=sum(bool(cell.known) for cell in cells),
         required=tuple(required),
@@ -94,13 +109,6 @@ def _elsewhere(records: Sequence[AnyRecord], name: str) -> str:
     """Return what floating-point work of a runtime another provider did, "" if none is known."""
     found = (record for record in records if isinstance(record, FindingRecord) and record.runtime == name)
     return next((record.message for record in found if record.code == "OA204"), "")
-
-
-def _about(code: str, name: str, text: str) -> FindingRecord:
-    item = finding(code, text)
-    return FindingRecord(
-        code=item.code, severity=item.severity, message=item.message, next_step=item.next_step, runtime=name
-    )
 
 
 def _reason(records: Sequence[AnyRecord], verdict: Verdict, lacking: dict[str, str]) -> str:
