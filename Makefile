@@ -13,7 +13,8 @@ CHAPTER := $(addprefix --model=,sdpa self-attention mha causal sdpa-naive sdpa-u
 
 .DEFAULT_GOAL := help
 .PHONY: help verify verify-all verify-cuda web test test-slow test-lowest lint format types layers check reference conformance bench \
-	bench-oracle bench-detection bench-run bench-speed bench-latency bench-regressions bench-check bench-cases bench-long bench-page axe clean
+	bench-oracle bench-detection bench-run bench-speed bench-latency bench-regressions bench-check bench-cases bench-long bench-page \
+	bench-kills axe clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -131,6 +132,9 @@ bench-cases: $(READY)  ## the float64 oracle on ONNX's own node cases; writes re
 
 bench-long: $(READY)  ## one attention of 32,768 tokens verified whole and one of 131,072 by its rows; some minutes
 	$(BIN)/python benchmarks/long_sequences.py
+
+bench-kills: $(READY)  ## kill -9 at 50 random moments of a run, each followed by --resume; half an hour
+	$(BIN)/python benchmarks/kills.py
 
 RECORDS ?= reports/reference
 bench-page: $(READY)  ## size of report.html, and how long it takes to open in Chromium (RECORDS=FOLDER)

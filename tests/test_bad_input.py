@@ -495,7 +495,7 @@ def everything_below(folder: Path) -> dict[str, bytes | None]:
 @pytest.mark.parametrize("output", UNWRITABLE, indirect=True)
 def test_verify_says_before_the_work_that_it_cannot_write(command, double, output, tmp_path, monkeypatch):
     before = everything_below(tmp_path)
-    monkeypatch.setattr("onnx_attest.verify.api.verify", None)  # it is not reached
+    monkeypatch.setattr("onnx_attest.verify.api.verify_artifact", None)  # it is not reached
     command("verify", double, "-o", output).assert_refused()
     assert everything_below(tmp_path) == before
 

@@ -315,7 +315,7 @@ def test_interruption_leaves_no_report_and_no_scratch_folder(command, onnx_file,
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("onnx_attest.verify.api.verify", interrupt)
+    monkeypatch.setattr("onnx_attest.verify.api.verify_artifact", interrupt)
     path = onnx_file(DOUBLE)
     assert command("verify", path, "-o", tmp_path / "report").code == 130
     assert list(tmp_path.iterdir()) == [path]

@@ -867,11 +867,13 @@ def test_an_empty_folder_is_used(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_beside_the_report(old: Path, exported: Path) -> None:
+    before = contents(exported)
     write_reports([run()], old, exported)
-    assert [path.name for path in old.parent.iterdir()] == ["report"]
+    assert {path.name for path in old.parent.iterdir()} == {"report", exported.name, "exported-before"}
+    assert contents(exported) == before, "it is the run's, which may be killed before it is done"
 
 
-def test_artifacts_move_into_the_report(tmp_path: Path, exported: Path) -> None:
+def test_artifacts_are_in_the_report(tmp_path: Path, exported: Path) -> None:
     write_reports([run()], tmp_path / "report", exported)
     assert (tmp_path / "report" / "artifacts" / "sub" / "model.onnx").read_bytes() == b"new"
 

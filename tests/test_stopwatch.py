@@ -107,8 +107,8 @@ def test_a_run_says_where_its_time_went_and_the_same_records_as_another_engine(t
     job = partial(Job, [entry], plan, latency=False)
 
     def in_this_process(tasks):
-        for task in tasks:
-            yield list(run_task(msgspec.structs.replace(task, threads=1), lambda step: None))
+        for number, task in enumerate(tasks):
+            yield number, list(run_task(msgspec.structs.replace(task, threads=1), lambda step: None))
 
     alone = run_job(job(tmp_path / "alone", processes=1))
     both = run_job(job(tmp_path / "both", processes=2, profile=True))

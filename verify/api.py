@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,19 @@ from onnx_attest.export.artifact import Artifact, Asked, Manifest, read_artifact
 from onnx_attest.verify.engine import Plan, every_runtime, verify_artifact
 from onnx_attest.verify.environment import command_line, environment
 from onnx_attest.verify.inputs import axes_of_shapes, check_inputs
+from onnx_attest.verify.interruption import INTERRUPTIONS, name_of
+from onnx_attest.verify.journal.basis import basis_of_artifact, basis_of_plan, versions
+from onnx_attest.verify.journal.lines import Header, Journal
+from onnx_attest.verify.journal.workplace import workplace
 from onnx_attest.verify.outcome import conclude
-from onnx_attest.verify.records import AnyRecord, CellRecord, FindingRecord, RunRecord, Verdict
+from onnx_attest.verify.records import (
+    AnyRecord,
+    CellRecord,
+    EnvironmentRecord,
+    FindingRecord,
+    RunRecord,
+    Verdict,
+)
 from onnx_attest.verify.report import write_reports
 from onnx_attest.verify.runtimes.base import Tensors
 from onnx_attest.verify.runtimes.isolated import isolate, processes_of
@@ -54,13 +66,13 @@ class Report:
         """What was found, each with its blame and next step."""
         return tuple(record for record in self.records if isinstance(record, FindingRecord))
 
-    def save(self, folder: str | Path) -> None:
-        """Write records.jsonl and the reports into a folder, whole or not at all.
+    def save(self, folder: str | Path, *, journal: bytes | None = None) -> None:
+        """Write records.jsonl and the reports into a folder, whole or not at all; a shard's with its journal.
 
         Raises:
             UsageError: the folder cannot be written, or holds something that is not a report.
         """
-        write_reports(self.records, Path(folder))
+        write_reports(self.records, Path(folder), journal=journal)
 
     def raise_for_verdict(self) -> None:
         """Raise if the run did not pass.
@@ -106,25 +118,133 @@ def verify(
     Raises:
         UsageError: the file cannot be read, or names and shapes do not fit it.
     """
-    started = time.monotonic()
+    asked = _Asked(runtimes, require, against, input_shapes, inputs)
+    report, interruption = _verified(artifact, asked, plan or Plan(), None)
+    if interruption is not None:
+        raise interruption
+    return report
+
+
+def verify_into(
+    folder: Path,
+    artifact: Artifact | str | Path,
+    *,
+    resume: bool = False,
+    on_note: Callable[[str], None] = lambda note: None,
+    require: Sequence[str] = (),
+    against: Any = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    inputs: Tensors | None = None,
+    plan: Plan | None = None,
+) -> Report:
+    """Verify one ONNX file, write the report into a folder, and return it.
+
+    Each case that is finished is kept on disk before the next one is begun. Interrupted (Ctrl-C, SIGTERM), the report is
+    that of the finished cases, and says so.
+
+    Args:
+        folder: of the report.
+        artifact: see `verify`, as all that follows but for:
+        resume: go on where an earlier call for the same folder was left; only of the same options, file and versions.
+        on_note: told in a line what became of an earlier one.
+        require: see `verify`.
+        against: see `verify`.
+        input_shapes: see `verify`.
+        inputs: see `verify`.
+        plan: see `verify`.
+
+    Raises:
+        UsageError: see `verify`; or the folder cannot be written, another run is writing it, or what is to be resumed is
+            another verification.
+    """
     plan = plan or Plan()
+    with workplace(folder) as place:
+        begin = partial(place.begin, resume=resume, on_note=on_note)
+        asked = _Asked((), require, against, input_shapes, inputs)
+        report, interruption = _verified(artifact, asked, plan, begin, place.environments)
+        if interruption is not None and not any(cell.case for cell in report.cells):
+            raise interruption  # there is nothing to be reported
+        report.save(folder, journal=None if plan.shard.is_whole else place.read_journal())
+        if interruption is None:
+            place.done()
+    return report
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What `verify` is asked for beside its plan."""
+
+    runtimes: Sequence[str]
+    require: Sequence[str]
+    against: Any
+    shapes: Mapping[str, Sequence[int]] | None
+    inputs: Tensors | None
+
+
+def _verified(
+    artifact: Artifact | str | Path,
+    asked: _Asked,
+    plan: Plan,
+    begin: Callable[[Header], Journal] | None,
+    environments: Callable[[EnvironmentRecord], list[EnvironmentRecord]] = lambda now: [now],
+) -> tuple[Report, BaseException | None]:
+    """Return the report, and what interrupted it."""
+    started, against = time.monotonic(), asked.against
     subject = read_artifact(Path(artifact)) if isinstance(artifact, str | Path) else artifact
     if isinstance(against, str | Path):
         plan = replace(plan, original=read_signature(read_artifact(Path(against))).model)
     elif against is not None:
         subject, plan = with_module(subject, against), replace(plan, against=True)
-    if runtimes:
-        plan = replace(plan, runtimes=isolate(select((*runtimes, *require))))
+    if asked.runtimes:
+        plan = replace(plan, runtimes=isolate(select((*asked.runtimes, *asked.require))))
     elif plan.runtimes is every_runtime():
         plan = replace(plan, runtimes=isolate(select()))
+    seen: list[AnyRecord] = []
+    interruption = None
     with processes_of(plan.runtimes):
         signature = read_signature(subject)
-        plan = _with_given(plan, signature, input_shapes, inputs)
-        # First what the runtimes' processes can meanwhile be started for.
-        seen = list(verify_artifact(subject, plan, signature))
-        records: list[AnyRecord] = [environment(plan.runtimes, command_line(), plan.configuration), *seen]
-    records += conclude(records, required=require, duration_s=time.monotonic() - started)
-    return Report(tuple(records))
+        plan = _with_given(plan, signature, asked.shapes, asked.inputs)
+        if begin is not None:
+            plan = replace(plan, journal=partial(_begun, begin, plan, subject, tuple(asked.require)))
+        try:
+            # First what the runtimes' processes can meanwhile be started for.
+            for record in verify_artifact(subject, plan, signature):
+                seen.append(record)  # noqa: PERF402 - what came before an interruption is kept
+        except INTERRUPTIONS as error:
+            interruption = error
+        now = environment(plan.runtimes, command_line(), plan.configuration)
+        records: list[AnyRecord] = [*environments(now), *seen]
+    part = [] if interruption is None else [f"interrupted by {name_of(interruption)}: cases are missing"]
+    part += [] if plan.shard.is_whole else [f"shard {plan.shard} of the cases"]
+    duration_s = time.monotonic() - started
+    records += conclude(
+        records,
+        required=asked.require,
+        duration_s=duration_s,
+        part="; ".join(part),
+        interruption=interruption,
+    )
+    return Report(tuple(records)), interruption
+
+
+def _begun(
+    begin: Callable[[Header], Journal],
+    plan: Plan,
+    artifact: Artifact,
+    required: tuple[str, ...],
+    units: tuple[str, ...],
+) -> Journal:
+    """Open the journal of a verification; its runtimes have answered by now, and cost no more time."""
+    basis = basis_of_plan(plan) | basis_of_artifact(artifact) | versions(plan.runtimes)
+    header = Header(
+        command="verify",
+        basis=basis,
+        shard=str(plan.shard),
+        runtimes=tuple(runtime.name for runtime in plan.runtimes),
+        units=units,
+        required=required,
+    )
+    return begin(header)
 
 
 def _with_given(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -66,6 +66,13 @@ class Identity:
     def fields(self) -> dict[str, Any]:
         """Return the fields as the records call them."""
         return dict(vars(self))
+
+
+class Identified(Protocol):
+    """What findings can be about."""
+
+    @property
+    def identity(self) -> Identity: ...  # noqa: D102
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from onnx_attest.verify.commands.convert import convert
 from onnx_attest.verify.commands.deploy import deploy, replay
 from onnx_attest.verify.commands.github import GithubSummary, append, step_summary
 from onnx_attest.verify.commands.init import init
+from onnx_attest.verify.commands.merge import merge
 from onnx_attest.verify.commands.report import report
 
 if TYPE_CHECKING:
@@ -71,6 +72,16 @@ MemoryLimit = Annotated[
 InProcess = Annotated[
     bool,
     typer.Option("--in-process", help="Run the runtimes in this process, for debugging: a crash ends it."),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Go on where an earlier call into the same folder was interrupted or killed."
+    ),
+]
+ShardOption = Annotated[
+    str,
+    typer.Option("--shard", help="One part of the work, 2/5 say; `onnx-attest merge` puts them together."),
 ]
 LISTED = ("--input-shapes",)
 
@@ -132,12 +143,15 @@ def run(
     baseline: Baseline = None,
     github_summary: GithubSummary = False,
     profile: Annotated[bool, typer.Option("--profile", help="Also say where the time went.")] = False,
+    shard: ShardOption = "1/1",
+    resume: Resume = False,
     json: Json = False,
 ) -> None:
     """Export, verify and time the catalogue; write reports."""
     from onnx_attest.export.api import DTYPES, OPSETS
     from onnx_attest.models import catalogue, resolve
     from onnx_attest.verify.job import Job, run_job
+    from onnx_attest.verify.journal.shard import Shard
     from onnx_attest.verify.report import render
     from onnx_attest.verify.workers.child import SILENCE_S, Limits
 
@@ -163,6 +177,9 @@ def run(
             profile=profile,
             on_step=step,
             evidence=evidence,
+            shard=Shard.parsed(shard),
+            resume=resume,
+            on_note=console.note,
         )
         records = run_job(job)
     if profile and not json:
@@ -270,6 +287,8 @@ def verify(
     in_process: InProcess = False,
     baseline: Baseline = None,
     github_summary: GithubSummary = False,
+    shard: ShardOption = "1/1",
+    resume: Resume = False,
     json: Json = False,
 ) -> None:
     """Verify one ONNX file on every runtime."""
@@ -281,6 +300,7 @@ def verify(
     from onnx_attest.verify import api
     from onnx_attest.verify.inputs import load_inputs as load
     from onnx_attest.verify.inputs import parse_options, parse_shapes
+    from onnx_attest.verify.journal.shard import Shard
     from onnx_attest.verify.report.folder import refuse_unwritable
     from onnx_attest.verify.runtimes.registry import with_session
     from onnx_attest.verify.signature import read_signature
@@ -296,22 +316,24 @@ def verify(
         thorough=thorough,
         relations_only=relations_only,
         rows=rows,
+        shard=Shard.parsed(shard),
     )
+    _refuse_without_folder(output, plan, resume=resume)
     artifact = read_artifact(file)
     if output is not None:
         refuse_unwritable(output)
-    inputs = load(load_inputs, read_signature(artifact)) if load_inputs else None
     with console.progress() as step:
-        done = api.verify(
-            artifact,
-            require=_names(require),
-            against=_entry(against),
-            input_shapes=parse_shapes(input_shapes) if input_shapes else None,
-            inputs=inputs,
-            plan=replace(plan, on_step=lambda taken: step(str(taken))),
-        )
-    if output is not None:
-        done.save(output)
+        asked: dict[str, Any] = {
+            "require": _names(require),
+            "against": _entry(against),
+            "input_shapes": parse_shapes(input_shapes) if input_shapes else None,
+            "inputs": load(load_inputs, read_signature(artifact)) if load_inputs else None,
+            "plan": replace(plan, on_step=lambda taken: step(str(taken))),
+        }
+        if output is None:
+            done = api.verify(artifact, **asked)
+        else:
+            done = api.verify_into(output, artifact, resume=resume, on_note=console.note, **asked)
     _finish(done.records, json, f"The reports are in {output}." if output else "", before, step_file)
 
 
@@ -564,6 +586,7 @@ app.command()(convert)
 app.command()(deploy)
 app.command()(replay)
 app.command()(init)
+app.command()(merge)
 
 
 def _standing_in(command: str) -> dict[str, Any]:
@@ -606,6 +629,20 @@ def _plan(
         fail_fast=fail_fast,
         configuration=configuration,
     )
+
+
+def _refuse_without_folder(output: Path | None, plan: Plan, *, resume: bool) -> None:
+    """Refuse what needs a folder where it has none, and to split what no part of can be said alone."""
+    if output is None and (resume or not plan.shard.is_whole):
+        raise UsageError(
+            f"{'--resume' if resume else '--shard'} needs the folder of the report: give it with -o"
+        )
+    if plan.shard.is_whole:
+        return
+    alone = {"--fail-fast": plan.fail_fast, "--time-budget": plan.time_budget_s is not None}
+    for flag, given in (alone | {"--relations-only": plan.relations_only}).items():
+        if given:
+            raise UsageError(f"--shard and {flag}: what one part leaves out, no other does; give one of them")
 
 
 def _names(references: list[str] | None) -> tuple[str, ...]:
@@ -715,28 +752,36 @@ def _finish(
     from onnx_attest.verify.records import RunRecord
 
     code = next(record.exit_code for record in records if isinstance(record, RunRecord))
-    beside, fields, code = beside_baseline(baseline, records, code)
+    interrupted = code > _FIRST_OF_SIGNALS
+    beside, fields, code = beside_baseline(None if interrupted else baseline, records, code)
     if json:
         console.show_json(console.verdict_object(records) | fields)
     else:
         console.show_run(records, beside, note)
     append(records, step_file, beside)
+    if interrupted:
+        console.note("interrupted: what was finished is kept, and --resume goes on with it")
+        raise SystemExit(code)  # an exit of the parser with this code would be taken for one without a report
     raise typer.Exit(code)
 
 
+_FIRST_OF_SIGNALS = 128
 # typer keeps the base class of its parser's errors in a private module; BadParameter is public and two below it.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
-_INTERRUPTED = 130
+_INTERRUPTED = "interrupted; what is written is whole, and no report is"
 
 
 def main() -> None:
     """Run a command and exit with its code; bad input ends in one line and 2, never in a traceback."""
+    from onnx_attest.verify.interruption import Terminated, code_of, heed_sigterm
     from onnx_attest.verify.pages import keep_pages, one_thread_in_blas
 
+    heed_sigterm()
     one_thread_in_blas()
     keep_pages()
     from onnx_attest.export.lower import ExportError
 
+    ctrl_c = code_of(KeyboardInterrupt())
     try:
         code = app(console.spread_lists(sys.argv[1:], LISTED), standalone_mode=False)
     except UsageError as error:
@@ -748,7 +793,9 @@ def main() -> None:
     except OSError as error:  # of stdout in the parser's own --help, or of a temporary folder
         console.fail(f"{error.filename or 'the output'}: {error.strerror or error}; write it elsewhere", 2)
     except (KeyboardInterrupt, typer.Abort):
-        code = _INTERRUPTED
-    if code == _INTERRUPTED:  # the parser makes a code of the interruption, and says nothing
-        console.fail("interrupted; what is written is whole, and no report is", _INTERRUPTED)
+        code = ctrl_c
+    except Terminated as error:
+        console.fail(_INTERRUPTED, code_of(error))
+    if code == ctrl_c:  # the parser makes a code of the interruption, and says nothing
+        console.fail(_INTERRUPTED, ctrl_c)
     raise SystemExit(code or 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,9 +44,13 @@ from onnx_attest.verify.finding_records import finding_record, finding_records
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.footprint import free_bytes, scores_held
 from onnx_attest.verify.gates import Tolerance, judge
+from onnx_attest.verify.gathered import Gathered, tell
 from onnx_attest.verify.gauge import COARSEST_SUMS, LARGEST, Gauge, with_deviations
 from onnx_attest.verify.headroom.audit import LONGEST, Headroom, worth_telling
 from onnx_attest.verify.injection import cross_check
+from onnx_attest.verify.interruption import INTERRUPTIONS
+from onnx_attest.verify.journal.lines import Journal
+from onnx_attest.verify.journal.shard import WHOLE, Shard
 from onnx_attest.verify.known import Known, built_in, find_known
 from onnx_attest.verify.metamorphic.audit import Audit, disagreements
 from onnx_attest.verify.oracle.bounded import Bounded
@@ -69,7 +74,7 @@ from onnx_attest.verify.runtimes.registry import registered
 from onnx_attest.verify.sampling.case import Long, judged_by_rows
 from onnx_attest.verify.segments import Places, judge_in_pieces
 from onnx_attest.verify.signature import Signature, read_signature
-from onnx_attest.verify.stability import Look, SoftmaxSeen, direct_look, look_at_softmax
+from onnx_attest.verify.stability import Look, direct_look, look_at_softmax
 from onnx_attest.verify.static.known import known_of
 from onnx_attest.verify.static.rules import static_findings
 
@@ -88,6 +93,12 @@ class Step:
     def __str__(self) -> str:
         """Return it as a progress bar shows it."""
         return " ".join(filter(None, (self.artifact, self.runtime, self.doing)))
+
+
+FILE, ELSEWHERE, ABSENT, NOTES = "file", "elsewhere", "absent", "notes"
+"""What belongs to an artifact and to none of its cases, as the journal calls it: known before the cases,"""
+AFTER = DEVIATIONS, HEADROOM, RELATIONS, UNREACHED = "deviations", "headroom", "relations", "unreached"
+"""and after them."""
 
 
 @cache
@@ -119,6 +130,8 @@ class Plan:
         rows: query rows that a long attention is verified by; None: all, or a sample if there are very many scores.
         on_step: told what comes next.
         configuration: the settings that are not the defaults, for the record of the environment.
+        shard: the part of the cases to verify; what belongs to no case alone is done with the first part.
+        journal: opens the journal of what is finished, given the names of the units; None: there is none.
     """
 
     runtimes: tuple[Runtime, ...] = field(default_factory=every_runtime)
@@ -140,6 +153,8 @@ class Plan:
     rows: int | None = None
     on_step: Callable[[Step], None] = lambda step: None
     configuration: Mapping[str, str] = field(default_factory=dict)
+    shard: Shard = WHOLE
+    journal: Callable[[tuple[str, ...]], Journal] | None = None
 
 
 _UNEVEN = ("constant", "integers", "wide")
@@ -181,9 +196,9 @@ def verify_artifact(
             about_file += check.about_file() if check else []
         except UnavailableError as error:
             about_file.append(finding("OA113", str(error)))
-    yield _artifact_record(artifact, subject, about_file)
-    yield from (finding_record(subject, item) for item in about_file)
-    yield from _Verification(artifact, subject, plan, check, found).records()
+    before: list[AnyRecord] = [_artifact_record(artifact, subject, about_file)]
+    before += [finding_record(subject, item) for item in about_file]
+    yield from _Verification(artifact, subject, plan, check, found).records(before)
 
 
 def _subject(artifact: Artifact, signature: Signature, plan: Plan) -> Subject:
@@ -245,79 +260,112 @@ class _Verification:
     ) -> None:
         self._artifact, self._subject, self._plan, self._check = artifact, subject, plan, check
         self._found = found
-        self._cells: list[Cell] = []
-        self._softmax: list[SoftmaxSeen] = []
+        self._gathered: list[Gathered] = []
+        self._now = Gathered()
         self._looks: dict[str, Look] = {}
         self._places: dict[str, Places | None] = {}
         self._nodes = NodeByNode(
             artifact, subject, plan.known, plan.threads, lambda runtime: self._step(runtime, "node by node")
         )
-        self._deep: set[str] = set()
         self._unreached: list[float] = []
-        self._unseen: dict[str, str] = {}
-        self._sampled: dict[str, str] = {}
-        self._misdeclared: list[str] = []
-        self._remade: Finding | None = None
         self._related = ""
+        self._journal: Journal | None = None
         self._started = time.monotonic()
 
-    def records(self) -> Iterator[AnyRecord]:
+    def records(self, before: Sequence[AnyRecord]) -> Iterator[AnyRecord]:
+        """Yield the records, those about the file itself first, which are given.
+
+        Interrupted, it yields those of the cases that were finished, and then raises the interruption.
+        """
         stages = [self._open(runtime) for runtime in self._plan.runtimes]
-        yield from self._elsewhere(stages)
+        ready = [stage for stage in stages if stage.session is not None]
+        cases = self._cases() if ready and not self._plan.relations_only else []
+        named = {f"case {number}: {case.id}": case for number, case in enumerate(cases, 1)}
+        if self._plan.journal is not None:
+            self._journal = self._plan.journal(tuple(named) or (RELATIONS,))
+        yield from self._kept(FILE, lambda: iter(before))
+        yield from self._kept(ELSEWHERE, lambda: self._elsewhere(stages))
         absent = [absent_cell(self._subject, stage) for stage in stages if stage.session is None]
         if died := self._plan.dead.get((self._artifact.path.stem, EXPORTER)):
             absent.append(dead_cell(self._artifact, self._subject, died))
-        self._cells += [excuse(cell, self._plan.known) for cell in absent]
-        ready = [stage for stage in stages if stage.session is not None]
+        self._now.cells += [excuse(cell, self._plan.known) for cell in absent]
+        self._next(ABSENT)
         if self._plan.relations_only:
             yield from (cell.record for cell in self._cells)
             yield from finding_records(self._subject, self._cells, [])
-            yield from self._audit(ready)
+            yield from self._kept(RELATIONS, lambda: self._audit(ready))
             return
-        cases = self._cases() if ready else []
+        notes = self._notes(ready)
+        if self._journal is not None:
+            self._journal.once(NOTES, lambda: notes, list[Finding])
+        interruption = None
+        try:
+            self._run_cases(named, ready)
+        except INTERRUPTIONS as error:
+            interruption, self._now = error, Gathered()
+        order = (EXPORTER, *(runtime.name for runtime in self._plan.runtimes))
+        yield from tell(self._subject, self._gathered, order, notes)
+        if interruption is not None:
+            raise interruption
+        if self._plan.shard.is_first:
+            yield from self._kept(DEVIATIONS, lambda: self._cross_check(cases))
+            if not self._out_of_time() and not self._left_early():
+                yield from self._kept(HEADROOM, lambda: self._headroom(ready, cases))
+            if self._plan.inputs is None and not self._out_of_time() and not self._left_early():
+                yield from self._kept(RELATIONS, lambda: self._audit(ready))
+        yield from self._kept(UNREACHED, self._not_reached)
+
+    def _run_cases(self, named: Mapping[str, CaseRecord], ready: Sequence[Stage]) -> None:
+        """Run the cases that are this shard's and not finished yet."""
         contract = self._subject.signature.contract
         self._related = _case_for_relations(
-            [case for case in cases if longest_axis(contract, case.axes) <= LARGEST]
+            [case for case in named.values() if longest_axis(contract, case.axes) <= LARGEST]
         )
-        for number, case in enumerate(cases):
-            if self._out_of_time():
-                self._leave_out(cases[number:], ready)
+        mine = self._plan.shard.part_of({name: _cost(case) for name, case in named.items()}) if named else ()
+        for place, name in enumerate(mine):
+            kept = None if self._journal is None else self._journal.kept(name, Gathered)
+            if kept is not None:
+                self._gathered.append(kept)
+            elif self._out_of_time():
+                self._leave_out([named[one] for one in mine[place:]], ready)
                 break
-            self._run_case(case, ready)
-            if self._plan.fail_fast and self._failed():
+            else:
+                self._run_case(named[name], ready)
+                self._next(name)
+            if self._left_early():
                 break
-        order = {name: index for index, name in enumerate((EXPORTER, *(r.name for r in self._plan.runtimes)))}
-        cells = sorted(self._cells, key=lambda cell: order[cell.record.runtime])
-        softmax = sorted(self._softmax, key=lambda seen: order[seen[0].runtime])
-        yield from (cell.record for cell in cells)
-        yield from (record for record, _ in softmax)
-        party = FUSION if self._remade is not None else ""
-        yield from finding_records(self._subject, cells, softmax, party)
-        if self._remade is not None:
-            yield finding_record(self._subject, self._remade)
+
+    def _next(self, name: str) -> None:
+        """Keep what was gathered, which is finished, and gather anew."""
+        if self._journal is not None and self._journal.kept(name, Gathered) is None:
+            self._journal.keep(name, self._now)
+        self._gathered.append(self._now)
+        self._now = Gathered()
+
+    def _kept(self, name: str, make: Callable[[], Iterator[AnyRecord]]) -> list[AnyRecord]:
+        """Return what a step yields, or yielded before it was kept in the journal."""
+        if self._journal is None:
+            return list(make())
+        kept: list[AnyRecord] = self._journal.once(name, lambda: list(make()), list[AnyRecord])
+        return kept
+
+    def _notes(self, ready: Sequence[Stage]) -> list[Finding]:
         held = self._check is not None or MODULE in {stage.name for stage in ready}
-        if self._subject.expected.source == "graph" and not held:
-            message = "no module ran: the reference is the file's own graph"
-            yield finding_record(self._subject, finding("OA110", message))
-        for node, where in self._unseen.items():
-            text = (
-                f"the weights of {node or 'an attention'} were not looked at: there are too many to be held"
-            )
-            yield finding_record(self._subject, finding("OA407", text, node=node), case=where)
-        for where, text in self._sampled.items():
-            yield finding_record(self._subject, finding("OA809", text), case=where)
-        for text in self._misdeclared:
-            yield finding_record(self._subject, finding("OA119", text))
-        yield from self._cross_check(cases)
-        if not self._out_of_time() and not self._left_early():
-            yield from self._headroom(ready, cases)
-        if self._plan.inputs is None and not self._out_of_time() and not self._left_early():
-            yield from self._audit(ready)
+        if self._subject.expected.source != "graph" or held:
+            return []
+        return [finding("OA110", "no module ran: the reference is the file's own graph")]
+
+    def _not_reached(self) -> Iterator[AnyRecord]:
         if self._unreached:
             stds = ", ".join(f"{std:g}" for std in self._unreached)
             yield finding_record(
                 self._subject, finding("OA805", f"logit deviations of {stds} were not reached")
             )
+
+    @property
+    def _cells(self) -> list[Cell]:
+        """The cells so far."""
+        return [cell for part in (*self._gathered, self._now) for cell in part.cells]
 
     def _left_early(self) -> bool:
         return self._plan.fail_fast and self._failed()
@@ -404,7 +452,7 @@ class _Verification:
         """Record the cases that there was no time for: what was not tested is said."""
         text = f"not begun within the time budget of {self._plan.time_budget_s:g} s"
         for stage, case in product(stages, cases):
-            self._cells.append(skipped_case(self._subject, stage, case, finding("OA807", text)))
+            self._now.cells.append(skipped_case(self._subject, stage, case, finding("OA807", text)))
 
     def _elsewhere(self, stages: Sequence[Stage]) -> Iterator[AnyRecord]:
         for stage in stages:
@@ -463,7 +511,7 @@ class _Verification:
         inputs = self._inputs_of(case)
         if self._check is not None and fits(case):
             self._step(EXPORTER, case.id)
-            self._cells.append(excuse(self._check.cell(case, inputs), self._plan.known))
+            self._now.cells.append(excuse(self._check.cell(case, inputs), self._plan.known))
         stages = self._that_fit(case, inputs, stages)
         if not stages or self._run_by_rows(case, inputs, stages):
             return
@@ -477,7 +525,7 @@ class _Verification:
             key = self._arithmetic_key(stage)
             if key not in evaluations:
                 gauges[key] = self._gauge(case, inputs, stage.arithmetic, recomputed)
-                deep = key in self._deep and gauges[key] is None
+                deep = gauges[key] is None and any(key in case.deep for case in self._gathered)
                 evaluate = self._without_bounds if deep else self._evaluate
                 evaluations[key] = evaluate(inputs, stage.arithmetic, recomputed, gauges[key])
                 if self._has_noise_alone(stage, evaluations[key]):
@@ -485,9 +533,11 @@ class _Verification:
                     evaluations[key] = self._evaluate(inputs, stage.arithmetic, recomputed, gauges[key])
             evaluation = evaluations[key]
             if not isinstance(evaluation, str):
-                self._unseen |= dict.fromkeys(evaluation.unseen, case.id)
+                self._now.unseen |= dict.fromkeys(evaluation.unseen, case.id)
                 shapes = {name: one.value.shape for name, one in evaluation.outputs.items()}
-                self._misdeclared = self._misdeclared or [*misdeclared(self._subject.signature, shapes)]
+                self._now.misdeclared = self._now.misdeclared or [
+                    *misdeclared(self._subject.signature, shapes)
+                ]
             gauge = None if isinstance(evaluation, str) else gauges[key]
             cell, outputs = run_cell(self._subject, stage, case, inputs, evaluation, gauge, relations)
             if outputs is not None and stage.name in EAGER and isinstance(evaluation, str):
@@ -499,7 +549,7 @@ class _Verification:
                 if bare and isinstance(evaluation, Evaluation) and evaluation is not whole:
                     carried[key] = evaluation.outputs
                 if not cell.unbounded:
-                    self._deep.add(key)
+                    self._now.deep.append(key)
                 if key in carried and isinstance(whole, Evaluation):
                     cell = with_carried_bits(cell, stage, outputs, whole.outputs, carried[key])
             if outputs is not None:
@@ -511,7 +561,7 @@ class _Verification:
                 cell = not_on_these_inputs(cell, evaluation)
             if not isinstance(evaluation, str) and says_nothing(evaluation):
                 cell = without_proof(cell)
-            self._cells.append(excuse(cell, self._plan.known))
+            self._now.cells.append(excuse(cell, self._plan.known))
             if outputs is not None and not isinstance(evaluation, str):
                 self._look(stage, case, inputs, outputs, evaluation)
         self._hold_against_original(inputs, gauges)
@@ -527,7 +577,7 @@ class _Verification:
                 fitting.append(stage)
                 continue
             text = f"it holds all scores of {node} at once: {needed / 1e9:,.0f} GB, and {free / 1e9:,.0f} GB are free"
-            self._cells.append(skipped_case(self._subject, stage, case, finding("OA810", text)))
+            self._now.cells.append(skipped_case(self._subject, stage, case, finding("OA810", text)))
         return fitting
 
     def _run_by_rows(self, case: CaseRecord, inputs: Tensors, stages: Sequence[Stage]) -> bool:
@@ -550,12 +600,12 @@ class _Verification:
             cells, sample = judged_by_rows(long, stages, first)
         except UnsupportedOperatorError:
             return False
-        self._cells += [excuse(cell, self._plan.known) for cell in cells]
-        self._unseen |= dict.fromkeys(first.attentions, case.id)
+        self._now.cells += [excuse(cell, self._plan.known) for cell in cells]
+        self._now.unseen |= dict.fromkeys(first.attentions, case.id)
         shapes = {name: layout.shape for name, layout in first.layout.items()}
-        self._misdeclared = self._misdeclared or [*misdeclared(self._subject.signature, shapes)]
+        self._now.misdeclared = self._now.misdeclared or [*misdeclared(self._subject.signature, shapes)]
         if not sample.is_whole:
-            self._sampled[case.id] = str(sample)
+            self._now.sampled[case.id] = str(sample)
         return True
 
     def _arithmetic_key(self, stage: Stage) -> str:
@@ -573,7 +623,9 @@ class _Verification:
 
         Where the bound allows anything, the deviations tell: if they told of a runtime, they are asked of the file too.
         """
-        if self._subject.expected.source != "original" or self._remade is not None:
+        if self._subject.expected.source != "original":
+            return
+        if any(case.remade is not None for case in self._gathered):
             return
         arithmetic = PROFILES[OF_DTYPE[self._subject.identity.dtype]]
         try:
@@ -591,7 +643,7 @@ class _Verification:
             found = gauge.measure(outputs).findings
         if found:
             text = f"both in float64, {found[0].message}"
-            self._remade = finding("OA117", text, blame=FUSION)
+            self._now.remade = finding("OA117", text, blame=FUSION)
 
     def _in_pieces(
         self,
@@ -711,7 +763,7 @@ class _Verification:
         if look.reason and not first:  # said once a runtime, not once a case
             return
         seen = look_at_softmax(self._subject, stage, look, case, inputs, outputs, evaluation)
-        self._softmax += [(excuse_softmax(record, self._plan.known), found) for record, found in seen]
+        self._now.softmax += [(excuse_softmax(record, self._plan.known), found) for record, found in seen]
 
     def _choose_look(self, stage: Stage, evaluation: Evaluation, inputs: Tensors) -> Look:
         contract, expected = self._subject.signature.contract, self._subject.expected
@@ -760,6 +812,16 @@ class _Verification:
         return any(
             cell.record.verdict in ("failed", "errored") and not cell.record.known for cell in self._cells
         )
+
+
+_ANY_CASE = 2.0**16
+"""What a case costs beside one more score: it takes as long to begin as 256 tokens take to be verified."""
+
+
+def _cost(case: CaseRecord) -> float:
+    """Return what a case is expected to cost beside the others of its artifact: scores are made for each query and key."""
+    sizes = [max(1, size) for size in case.axes.values()]
+    return _ANY_CASE + math.prod(sizes) * max(sizes, default=1)
 
 
 def _case_for_relations(cases: Sequence[CaseRecord]) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
 from onnx_attest import __version__
 from onnx_attest.verify.paths import without_folders
 from onnx_attest.verify.records import EnvironmentRecord
@@ -72,6 +74,11 @@ def environment(
         gpus=gpus(),
         configuration=dict(configuration or {}),
     )
+
+
+def machine_of(record: EnvironmentRecord) -> EnvironmentRecord:
+    """Return the record without what differs between two runs on one machine: when, and how it was called."""
+    return msgspec.structs.replace(record, command=(), recorded_at="")
 
 
 def packages() -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from onnx_attest.verify.blame import EXPORTER, MODULES, blamed_cells
-from onnx_attest.verify.cell import Cell, Subject
+from onnx_attest.verify.cell import Cell, Identified
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.records import CaseRecord, CellRecord, FindingRecord, StabilityRecord
 
@@ -21,7 +21,7 @@ _MODULE_ALONE = (
 )
 
 
-def finding_record(subject: Subject, item: Finding, **where: Any) -> FindingRecord:
+def finding_record(subject: Identified, item: Finding, **where: Any) -> FindingRecord:
     """Return a finding as a record about an artifact; `where` says runtime, case and whether it is known."""
     identity = subject.identity.fields()
     return FindingRecord(
@@ -30,8 +30,16 @@ def finding_record(subject: Subject, item: Finding, **where: Any) -> FindingReco
     )  # fmt: skip
 
 
+def run_finding(code: str, message: str, **where: Any) -> FindingRecord:
+    """Return a finding as a record about the run, or some runtime in it."""
+    item = finding(code, message)
+    return FindingRecord(
+        code=item.code, severity=item.severity, message=item.message, next_step=item.next_step, **where
+    )
+
+
 def finding_records(
-    subject: Subject,
+    subject: Identified,
     cells: Sequence[Cell],
     softmax: Sequence[tuple[StabilityRecord, list[Finding]]],
     guilty: str = "",
@@ -63,7 +71,7 @@ def finding_records(
             yield _summary(subject, code, message, party, theirs)
 
 
-def _other_arithmetic(subject: Subject, cells: Sequence[CellRecord]) -> Iterator[FindingRecord]:
+def _other_arithmetic(subject: Identified, cells: Sequence[CellRecord]) -> Iterator[FindingRecord]:
     """Yield a note for each runtime that computed in a tighter arithmetic than declared, in every case that tells."""
     for runtime in dict.fromkeys(cell.runtime for cell in cells):
         told = [
@@ -75,7 +83,7 @@ def _other_arithmetic(subject: Subject, cells: Sequence[CellRecord]) -> Iterator
 
 
 def _summary(
-    subject: Subject, code: str, message: str, party: str, guilty: Sequence[CellRecord]
+    subject: Identified, code: str, message: str, party: str, guilty: Sequence[CellRecord]
 ) -> FindingRecord:
     runtimes = [name for name in dict.fromkeys(record.runtime for record in guilty) if name != EXPORTER]
     text = (
@@ -98,7 +106,7 @@ class _Grouped:
         first, where, count = self._groups.get(key, (item, case.id if case else "", 0))
         self._groups[key] = (first, where, count + 1)
 
-    def records(self, subject: Subject) -> Iterator[FindingRecord]:
+    def records(self, subject: Identified) -> Iterator[FindingRecord]:
         for (runtime, _, _, known), (item, case, count) in self._groups.items():
             more = f" (and in {count - 1} more cases)" if count > 1 else ""
             told = replace(item, message=item.message + more)

@@ -3,80 +3,58 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from onnx_attest.verify.findings import finding
+from onnx_attest.verify.finding_records import run_finding
+from onnx_attest.verify.interruption import code_of
 from onnx_attest.verify.records import (
     AnyRecord,
-    ArtifactRecord,
     CellRecord,
-    ClaimRecord,
     FindingRecord,
-    HeadroomRecord,
     RelationRecord,
     RunRecord,
-    StabilityRecord,
     Verdict,
 )
-from onnx_attest.verify.verdicts import exit_code, worst
+from onnx_attest.verify.verdicts import counting, exit_code, worst
 
 
 def conclude(
-    records: Sequence[AnyRecord], *, required: Sequence[str] = (), duration_s: float
+    records: Sequence[AnyRecord],
+    *,
+    required: Sequence[str] = (),
+    duration_s: float,
+    part: str = "",
+    interruption: BaseException | None = None,
 ) -> list[AnyRecord]:
-    """Return the last records of a run: a finding for each required runtime that is absent, and the run itself."""
+    """Return the last records of a run: a finding for each required runtime that is absent, and the run itself.
+
+    Args:
+        records: all others.
+        required: runtimes without which nothing is proven.
+        duration_s: of the run.
+        part: what of a whole run this is, in words; "" for all of it.
+        interruption: what ended the run before its end: then it has not passed.
+    """
     absent = {name: reason for name in required if (reason := _absent(records, name)) is not None}
     partly = {name: where for name in required if name not in absent and (where := _elsewhere(records, name))}
     verdict = worst(record.verdict for record in counting(records))
     code = exit_code(verdict, required_absent=bool(absent or partly))
     missing = {name: f"{name} was required and did not run: {reason}" for name, reason in absent.items()}
     mixed = {name: f"{name} was required and ran in part only: {where}" for name, where in partly.items()}
-    found = [_about("OA804", name, text) for name, text in missing.items()]
-    found += [_about("OA205", name, text) for name, text in mixed.items()]
+    found = [run_finding("OA804", text, runtime=name) for name, text in missing.items()]
+    found += [run_finding("OA205", text, runtime=name) for name, text in mixed.items()]
     cells = [record for record in records if isinstance(record, CellRecord)]
+    proven = not (absent or partly or interruption is not None)
     run = RunRecord(
-        verdict="inconclusive" if verdict == "passed" and (absent or partly) else verdict,
-        reason=_reason(records, verdict, {**missing, **mixed}),
-        exit_code=code,
+        verdict="inconclusive" if verdict == "passed" and not proven else verdict,
+        reason="; ".join(filter(None, (part, _reason(records, verdict, {**missing, **mixed})))),
+        exit_code=code if interruption is None else code_of(interruption),
         cells=dict(sorted(Counter(cell.verdict for cell in cells).items())),
         known=sum(bool(cell.known) for cell in cells),
         required=tuple(required),
         duration_s=duration_s,
     )
     return [*found, run]
-
-
-def counting(
-    records: Sequence[AnyRecord],
-) -> Iterable[ArtifactRecord | CellRecord | StabilityRecord | HeadroomRecord | RelationRecord | ClaimRecord]:
-    """Yield the records whose verdicts make that of the run."""
-    # Beside cells, whose reference judged what a relation's bounds are too wide for, it need not be conclusive.
-    cells = [record for record in records if isinstance(record, CellRecord)]
-    beside = any(cell.verdict == "passed" for cell in cells)
-    # Nor does it pass a run by itself, at a size of its own, of which the cases that were asked for were left out.
-    left_out = not beside and any(cell.verdict == "skipped" and cell.case is not None for cell in cells)
-    for record in records:
-        if isinstance(record, CellRecord | StabilityRecord) and not record.known:
-            yield record
-        if isinstance(record, RelationRecord) and _counts(record, beside=beside, left_out=left_out):
-            yield record
-        # A file that is as asked proves nothing of its numbers: it does not pass a run, but it can fail it.
-        # The same holds for a softmax alone, and for the chapter's statements.
-        if (
-            isinstance(record, HeadroomRecord)
-            and record.verdict in ("failed", "errored")
-            and not record.known
-        ):
-            yield record
-        if isinstance(record, ArtifactRecord) and record.verdict != "passed":
-            yield record
-        if isinstance(record, ClaimRecord) and record.verdict in ("failed", "errored") and not record.known:
-            yield record
-
-
-def _counts(record: RelationRecord, *, beside: bool, left_out: bool) -> bool:
-    idle = (beside and record.verdict == "inconclusive") or (left_out and record.verdict == "passed")
-    return record.counts and not record.known and not idle
 
 
 def _absent(records: Sequence[AnyRecord], name: str) -> str | None:
@@ -97,13 +75,6 @@ def _elsewhere(records: Sequence[AnyRecord], name: str) -> str:
     """Return what floating-point work of a runtime another provider did, "" if none is known."""
     found = (record for record in records if isinstance(record, FindingRecord) and record.runtime == name)
     return next((record.message for record in found if record.code == "OA204"), "")
-
-
-def _about(code: str, name: str, text: str) -> FindingRecord:
-    item = finding(code, text)
-    return FindingRecord(
-        code=item.code, severity=item.severity, message=item.message, next_step=item.next_step, runtime=name
-    )
 
 
 def _reason(records: Sequence[AnyRecord], verdict: Verdict, lacking: dict[str, str]) -> str:

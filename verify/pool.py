@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -40,8 +40,8 @@ def run_tasks(
     on_step: Callable[[str], None] = lambda step: None,
     limits: Limits | None = None,
     worker: Sequence[str] = _WORKER,
-) -> Generator[list[AnyRecord], None, None]:
-    """Yield the records of each task, in the order of the tasks: the engine of this machine, see `task.Engine`.
+) -> Generator[tuple[int, list[AnyRecord]], None, None]:
+    """Yield the number of each task with its records, as soon as it is done: the engine of this machine, see `task.Engine`.
 
     A runtime whose process dies, or takes more than it may, is errored for that artifact, with what is known of the end;
     the task is then begun again without it. The longest tasks are begun first. How many run at a time changes no record:
@@ -90,21 +90,25 @@ def run_tasks(
 
         pool = stack.enter_context(ThreadPoolExecutor(count))
         begun = sorted(range(len(tasks)), key=lambda number: -tasks[number].cost)
-        futures = {number: pool.submit(work, number) for number in begun}
+        futures = {pool.submit(work, number): number for number in begun}
+        large: list[int] = []
         try:
-            for number, task in enumerate(ready):
-                records = futures[number].result()
+            for future in as_completed(list(futures)):
+                number, records = futures.pop(future), future.result()
                 if records is None:
-                    wait(futures.values())
-                    for child in children:
-                        child.stop(at_once=False)
-                    children.append(start(len(children), whole))
-                    records = attempts(number, len(children) - 1, children[-1]).run(task, alone=True)
-                    children[-1].stop(at_once=False)
+                    large.append(number)
+                else:
+                    yield number, records
+            for child in children if large else ():
+                child.stop(at_once=False)
+            for number in sorted(large):
+                children.append(start(len(children), whole))
+                records = attempts(number, len(children) - 1, children[-1]).run(ready[number], alone=True)
+                children[-1].stop(at_once=False)
                 assert records is not None  # alone, it has all the memory there is
-                yield records
+                yield number, records
         except BaseException:
-            for future in futures.values():
+            for future in futures:
                 future.cancel()
             for child in children:
                 child.kill()

@@ -65,10 +65,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return self.reference.rpartition(":")[2] or CLAIMS
 
 
-Engine = Callable[[Sequence[Task]], Generator[list[AnyRecord], None, None]]
-"""What runs tasks: it gives the records of each in the order of the tasks, however many it runs at a time, and where.
+Engine = Callable[[Sequence[Task]], Generator[tuple[int, list[AnyRecord]], None, None]]
+"""What runs tasks: it gives the number of each with its records as soon as it is done, however many run at a time, and where.
 
-A task is plain data (msgspec), and so are its records; it needs its folder, the runtimes that it names and torch, and no
+What was given is kept before the next is asked for (`verify/journal/`). A task is plain data (msgspec), and so are its records; it needs its folder, the runtimes that it names and torch, and no
 other task. What an engine runs in each of its processes is `run_task`, and `after_death` says what to do about one that
 died. Closing the generator ends all that is going on.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from onnx_attest.export.artifact import Artifact
-from onnx_attest.verify.findings import finding
+from onnx_attest.verify.finding_records import run_finding
 from onnx_attest.verify.records import AnyRecord, CellRecord, FindingRecord
 
 _DTYPE = "float32"
@@ -45,7 +45,4 @@ def worth_timing(
 
 def _told(left_out: dict[str, list[str]]) -> Iterator[FindingRecord]:
     for why, names in left_out.items():
-        item = finding("OA704", f"{', '.join(names)}: {why}")
-        yield FindingRecord(
-            code=item.code, severity=item.severity, message=item.message, next_step=item.next_step
-        )
+        yield run_finding("OA704", f"{', '.join(names)}: {why}")

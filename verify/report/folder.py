@@ -18,31 +18,37 @@ from onnx_attest.verify.records import AnyRecord, encode
 from onnx_attest.verify.report.views import ON_REQUEST, VIEWS, render
 
 RECORDS = "records.jsonl"
+JOURNAL = "journal.jsonl"
 ARTIFACTS = "artifacts"
 PICTURES = "pictures"
 # Replacing a folder deletes what is in it, so it may hold nothing but a report. Finder adds its file anywhere.
 # A table of the benchmarks may stand beside a committed report: a new report keeps it.
 KEPT = ("detection.md", "operators.md")
-OURS = frozenset({RECORDS, ARTIFACTS, PICTURES, *VIEWS, *KEPT, ".DS_Store"})
+OURS = frozenset({RECORDS, JOURNAL, ARTIFACTS, PICTURES, *VIEWS, *KEPT, ".DS_Store"})
 
 
-def write_reports(records: Iterable[AnyRecord], folder: Path, artifacts: Path | None = None) -> None:
+def write_reports(
+    records: Iterable[AnyRecord], folder: Path, artifacts: Path | None = None, *, journal: bytes | None = None
+) -> None:
     """Write records.jsonl and all views into `folder`, in place of an earlier report.
 
     Args:
         records: what the run left behind.
         folder: made if it is not there; an earlier report in it is replaced as a whole, with its artifacts.
-        artifacts: a folder with the exported files, moved to `folder/artifacts`. To keep the artifacts of the
-            earlier report, give that very folder.
+        artifacts: a folder with the exported files, which become those of `folder/artifacts`, and also stay where they
+            are. To keep the artifacts of the earlier report, give that very folder.
+        journal: of a shard, for `onnx-attest merge`.
 
     Raises:
         UsageError: the folder is a file, holds something that is not a report, or cannot be written, or the
-            disk is full. The earlier report is then what it was, and `artifacts` is where it was.
+            disk is full. The earlier report is then what it was.
     """
     records = list(records)
     views = render(records)
     texts = {name: views[name].encode() for name in views if name not in ON_REQUEST}
     texts[RECORDS] = encode(records)
+    if journal is not None:
+        texts[JOURNAL] = journal
     try:
         target = _resolved(folder)  # a link to a folder stays, and its folder is replaced
         source = None if artifacts is None else _existing(artifacts)
@@ -53,9 +59,6 @@ def write_reports(records: Iterable[AnyRecord], folder: Path, artifacts: Path | 
             f"cannot write the report {folder}: {error.strerror or error}; nothing was changed: make room or choose "
             "another folder with -o"
         ) from error
-    if source is not None and not source.is_relative_to(target):
-        # The report stands and has the files: what cannot be removed here is only a leftover.
-        shutil.rmtree(source, ignore_errors=True)
 
 
 def refuse_unwritable(folder: Path) -> None:

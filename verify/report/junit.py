@@ -3,7 +3,7 @@
 A test case is whatever has a verdict: exports, cells, softmax rows, relations that somebody asks for, the chapter's
 statements, timings, and softmaxes that break too early. One suite is one export on one runtime.
 
-A case is red only if it takes the verdict of the run with it (`outcome.counting`), so that red cases and the exit code say
+A case is red only if it takes the verdict of the run with it (`verdicts.counting`), so that red cases and the exit code say
 the same. JUnit has four outcomes, and a verdict has five:
 
 * failed is a `failure`: something was shown to be wrong. Errored is an `error`.
@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onnx_attest.verify.outcome import counting
 from onnx_attest.verify.records import (
     AnyRecord,
     ArtifactRecord,
@@ -42,6 +41,7 @@ from onnx_attest.verify.report.grouping import grouped, of_kind, subject
 from onnx_attest.verify.report.headline import last_run, told
 from onnx_attest.verify.report.outcomes import HasVerdict, failed_gates
 from onnx_attest.verify.report.reasons import NO_REASON
+from onnx_attest.verify.verdicts import counting
 
 MESSAGE = 300
 """Of an attribute; the element's text has all of it."""

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.export.artifact import read_artifact
+from onnx_attest.verify.interruption import leave_sigterm_to_the_parent
 from onnx_attest.verify.records import Verdict
 from onnx_attest.verify.runtimes.base import Clocked, DeviceCall, OnDevice, Session, Tensors, UnavailableError
 from onnx_attest.verify.runtimes.isolated import to_be_timed
@@ -118,6 +119,7 @@ class Answer(msgspec.Struct, kw_only=True):
 
 def main() -> None:
     """Answer the requests on stdin until there are no more."""
+    leave_sigterm_to_the_parent()
     requests, answers = private_streams()
     decoder = msgspec.json.Decoder(Request)
     timed = Timed()

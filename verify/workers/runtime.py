@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_attest.errors import UsageError
+from onnx_attest.verify.interruption import leave_sigterm_to_the_parent
 from onnx_attest.verify.pages import keep_pages
 from onnx_attest.verify.runtimes.base import FallbackError, UnavailableError
 from onnx_attest.verify.workers.arrays import SharedFile, decode, encode
@@ -161,6 +162,7 @@ def main() -> None:
     """Answer requests until there are no more."""
     settings = json.loads(sys.argv[1])
     end_with(settings["parent"], at_once=settings["at_once"])
+    leave_sigterm_to_the_parent()
     if settings["path"] is not None:  # as the parent finds its modules, a user's and a test's among them
         sys.path[:] = settings["path"]
     keep_pages()

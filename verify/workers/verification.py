@@ -18,6 +18,7 @@ import msgspec
 
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.engine import Step
+from onnx_attest.verify.interruption import leave_sigterm_to_the_parent
 from onnx_attest.verify.pages import keep_pages
 from onnx_attest.verify.records import TimeRecord, encode
 from onnx_attest.verify.runtimes.registry import select
@@ -85,6 +86,7 @@ class Profiler:
 def main() -> None:
     """Work off the tasks on stdin until there are no more, or nobody is left to ask."""
     end_with(os.getppid())
+    leave_sigterm_to_the_parent()
     keep_pages()
     gc.set_threshold(*_SELDOM)
     requests, answers = private_streams()
