@@ -328,6 +328,8 @@ class _Verification:
                 self._gathered.append(kept)
             elif self._out_of_time():
                 self._leave_out([named[one] for one in mine[place:]], ready)
+                self._gathered.append(self._now)  # and not kept: another time there may be time
+                self._now = Gathered()
                 break
             else:
                 self._run_case(named[name], ready)

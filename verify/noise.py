@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.oracle.bounded import Bounded, Floats, is_floating
-from onnx_attest.verify.oracle.graph import Evaluation
 from onnx_attest.verify.oracle.kernels import VALUES_ALONE, pool
+
+if TYPE_CHECKING:
+    from onnx_attest.verify.oracle.graph import Evaluation
 
 Arrays = Mapping[str, NDArray[Any]]
 NOISE_FACTOR = 3.0
