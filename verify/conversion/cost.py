@@ -151,6 +151,6 @@ _COLUMNS: tuple[Column[Cost], ...] = (
     Column("misplaced", "NaN or infinite on one side", lambda one: str(one.misplaced)),
 )
 _NOTE = (
-    "Both graphs in float64: what differs is the conversion alone. Verify the file as well: onnx-attest verify FILE says "
-    "whether runtimes compute it right."
+    "Both graphs in float64: what differs is the conversion alone. Whether runtimes compute the file right is another "
+    "question, which onnx-attest verify FILE answers."
 )
