@@ -73,6 +73,7 @@ def test_a_conversion_is_a_file_like_any_other(original, converted, kind):
     assert manifest.contract == original.manifest.contract
 
 
+@pytest.mark.slow
 def test_a_conversion_is_held_against_its_own_graph_and_not_against_the_formula(tmp_path):
     """The formula in float32 is what the original is to compute; half precision inside is another graph."""
     artifact = next(one for one in export_entry(resolve("sdpa"), tmp_path) if isinstance(one, Artifact))
@@ -95,6 +96,7 @@ def test_runtimes_compute_it_right(converted, kind):
     assert verdicts == {"passed"}
 
 
+@pytest.mark.slow
 def test_int8_that_depends_on_masked_keys_is_told(converted):
     """The scale is that of the whole tensor, and masked keys are part of it."""
     report = verify(converted["int8-dynamic"], runtimes=("ort-cpu",))
@@ -168,6 +170,7 @@ def test_a_step_of_codes_is_told_from_where_nothing_is_left(parts, step, kind, w
     assert [item.node for item in static_findings(model) if item.code == "OA432"] == [told] * bool(told)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_exported_anew_from_the_module_of_the_file(original, command, tmp_path):
     answer = command("convert", original.path, "--to", "bf16", "--against", "mha", "-o", tmp_path / "b.onnx")
     assert (answer.code, answer.err) == (0, "")
@@ -182,6 +185,7 @@ def test_bfloat16_is_exported_anew_from_the_module_of_the_file(original, command
     assert not (tmp_path / "c.onnx").exists()
 
 
+@pytest.mark.slow
 def test_a_cost_is_that_of_the_graph_where_the_module_has_a_formula(tmp_path):
     made = [
         next(
@@ -195,6 +199,7 @@ def test_a_cost_is_that_of_the_graph_where_the_module_has_a_formula(tmp_path):
     assert max(one.bits for one in found if one.case.startswith("traced")) < 16
 
 
+@pytest.mark.slow
 def test_a_runtime_is_not_failed_for_what_the_quantised_graph_does_not_keep(tmp_path):
     artifact = next(one for one in export_entry(resolve("sdpa"), tmp_path) if isinstance(one, Artifact))
     signature = read_signature(artifact)

@@ -504,6 +504,7 @@ def test_replay_says_where_nodes_ran_in_how_many_bits_and_how_fast(bundle, comma
 # Conversions
 
 
+@pytest.mark.slow
 def test_the_card_of_a_conversion_says_what_it_cost(made, tmp_path):
     """Verified twice: runtimes against its own graph, its graph against the file that it was made from."""
     artifact, _ = made
@@ -596,11 +597,13 @@ def test_the_example_page_replays_a_bundle_in_the_browser(page, bundle, copy):
     assert page(copy).startswith("refused: model.onnx does not have the digest")
 
 
+@pytest.mark.slow
 def test_the_example_page_finds_another_file_wrong(page, copy):
     with_other_weights(copy)
     assert ": failed: " in page(copy)
 
 
+@pytest.mark.slow
 def test_the_example_page_opens_nothing_that_is_unverified(page, made, tmp_path):
     artifact, _ = made
     forced = deploy(artifact, [], tmp_path / "bundle", force=True)
