@@ -9,6 +9,7 @@ table says why. The bundle is then replayed on each runtime; what a runtime refu
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import tempfile
 from collections.abc import Iterator
@@ -123,7 +124,8 @@ def cost_of(original: Artifact, artifact: Artifact) -> str:
     """Return the median of the bits that a conversion kept on cases with logits of the usual deviation."""
     found = costs(read_signature(original), read_signature(artifact))
     usual: list[Cost] = [one for one in found if "logit_std=" not in one.case or "logit_std=2" in one.case]
-    return f"{statistics.median(one.bits for one in usual):.1f}"
+    bits = statistics.median(one.bits for one in usual)
+    return f"{bits:.1f}" if math.isfinite(bits) else "nothing changed"
 
 
 def _short(text: str) -> str:
