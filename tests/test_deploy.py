@@ -481,9 +481,9 @@ def test_replay_in_an_environment_without_torch_takes_three_seconds(bundle, tmp_
         pytest.skip("there is no registry of packages to install from")
     assert subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 1
     replayed = [python, "-m", "onnx_attest", "replay", bundle, "--runtime", "ort-cpu"]
-    subprocess.run(replayed, capture_output=True, check=False)  # compiles what it imports
+    subprocess.run(replayed, cwd=tmp_path, capture_output=True, check=False)  # compiles what it imports
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(replayed, capture_output=True, text=True, check=False)
+    done = subprocess.run(replayed, cwd=tmp_path, capture_output=True, text=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= 3
