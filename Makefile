@@ -13,7 +13,7 @@ CHAPTER := $(addprefix --model=,sdpa self-attention mha causal sdpa-naive sdpa-u
 
 .DEFAULT_GOAL := help
 .PHONY: help verify verify-all verify-cuda web test test-slow test-lowest lint format types layers check reference conformance bench \
-	bench-oracle bench-detection bench-run bench-speed bench-latency bench-regressions bench-check bench-cases bench-long bench-page \
+	bench-oracle bench-detection bench-run bench-speed bench-latency bench-regressions bench-check bench-cases bench-bundles bench-long bench-page \
 	bench-kills axe clean
 
 help:  ## list the targets
@@ -126,6 +126,9 @@ bench-run: $(READY)  ## where the time of a run over the whole catalogue goes; a
 
 bench-check: $(READY)  ## what check takes on a file of 1,000 nodes
 	$(BIN)/python benchmarks/check_speed.py
+
+bench-bundles: $(READY)  ## bundles of three models in each variant, replayed on three runtimes; a quarter of an hour
+	$(BIN)/python benchmarks/bundles.py --output reports/reference/bundles.md
 
 bench-cases: $(READY)  ## the float64 oracle on ONNX's own node cases; writes reports/reference/operators.md
 	$(BIN)/python benchmarks/oracle_cases.py --output reports/reference/operators.md

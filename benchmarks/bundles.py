@@ -9,6 +9,7 @@ table says why. The bundle is then replayed on each runtime; what a runtime refu
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import tempfile
 from collections.abc import Iterator
@@ -63,16 +64,19 @@ def main() -> None:
 
 
 def variants(model: str, folder: Path) -> Iterator[tuple[Artifact, Artifact | None]]:
-    """Yield a model's own exports in each dtype, then what its decomposed one is converted to, with that one."""
+    """Yield a model's exports in each dtype, then what its decomposed one is converted to, each with its float32 file."""
     entry = resolve(model)
     promised = replace(entry, contract=with_a_key_for_each_query(entry.contract))
+    single: dict[str, Artifact] = {}
     for dtype in ("float32", "float16", "bfloat16"):
         for one, form in ((entry, "attention"), (promised, "decomposed")):
             for made in export_entry(one, folder / dtype, variants=[form], dtype=dtype):
-                if isinstance(made, Artifact):
-                    yield made, None
-                    if (dtype, form) == ("float32", "decomposed"):
-                        plain = made
+                if isinstance(made, Artifact) and made.manifest:
+                    name = f"{form} {made.manifest.got.opset}"
+                    yield made, single.get(name)
+                    if dtype == "float32":
+                        single[name] = made
+    plain = single["decomposed 18"]
     signature = read_signature(plain)
     for kind in KINDS:
         given = (calibration_of(signature, 1), masked(signature.model)) if kind in CALIBRATED else ()
@@ -97,7 +101,7 @@ def row(model: str, artifact: Artifact, original: Artifact | None, folder: Path)
         "model": model,
         "variant": f"{artifact.manifest.variant}-{artifact.manifest.got.opset}",
         "dtype": artifact.manifest.dtype,
-        "bits": cost_of(original, artifact) if original else "as exported",
+        "bits": cost_of(original, artifact) if original else "the original",
     }
     records: list[Any] = list(verify(artifact, runtimes=("ort-cpu",)).records)
     try:
@@ -120,7 +124,8 @@ def cost_of(original: Artifact, artifact: Artifact) -> str:
     """Return the median of the bits that a conversion kept on cases with logits of the usual deviation."""
     found = costs(read_signature(original), read_signature(artifact))
     usual: list[Cost] = [one for one in found if "logit_std=" not in one.case or "logit_std=2" in one.case]
-    return f"{statistics.median(one.bits for one in usual):.1f}"
+    bits = statistics.median(one.bits for one in usual)
+    return f"{bits:.1f}" if math.isfinite(bits) else "nothing changed"
 
 
 def _short(text: str) -> str:

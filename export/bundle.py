@@ -6,6 +6,9 @@ verified.
 
 from __future__ import annotations
 
+import mmap
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from onnx_attest.errors import UsageError
-from onnx_attest.export.checksums import TamperedError, verified
+from onnx_attest.export.checksums import LIST, TamperedError, digest_of, read_list, verified
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 MODEL, ABOUT, RECORDS, CARD, REPLAY = "model.onnx", "bundle.json", "records.jsonl", "CARD.md", "replay.py"
 DATA, REFERENCE = "test_data_set_", "reference.npz"
 SCHEMA = 1
+_SET = re.compile(rf"{DATA}[0-9]+")
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +64,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
         unverified: why it is no proof of anything, "" if it is one.
         sha256: of model.onnx.
         arithmetic: the profile that the stored bounds were made for.
+        converted_from: sha256 of the file that it was converted from, "" if that was not told.
         data: names of its sets of test data.
     """
 
@@ -71,6 +76,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     arithmetic: str
     empty_rows: str
     unverified: str = ""
+    converted_from: str = ""
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     verified: tuple[Verified, ...]
@@ -126,13 +132,62 @@ def load(folder: str | Path) -> Bundle:
     name = verified(folder)
     try:
         about = msgspec.json.decode((folder / ABOUT).read_bytes(), type=About)
-    except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"{folder} is no bundle of onnx-attest: {ABOUT}: {error}") from error
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        raise UsageError(f"{folder} is no bundle of onnx-attest: {ABOUT}: {_one_line(error)}") from error
     if about.schema != SCHEMA:
-        raise UsageError(f"{folder} is a bundle of version {about.schema}; this is for version {SCHEMA}")
+        raise UsageError(f"{folder} is a bundle of another version than {SCHEMA}, which this version reads")
     if not (folder / MODEL).is_file():
         raise TamperedError(f"{folder}: {MODEL} is not there")
+    if digest_of(folder / MODEL) != about.sha256:
+        raise TamperedError(f"{folder}: {ABOUT} is about another file than {MODEL}")
+    if strange := [one for one in about.data if not _SET.fullmatch(one)]:
+        raise TamperedError(f"{folder}: {ABOUT} names {strange[0]!r}, which is no set of test data")
+    _refuse_weights_elsewhere(folder)
     return Bundle(folder, name, about)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _refuse_weights_elsewhere(folder: Path) -> None:
+    """Refuse a file whose weights are not in the bundle itself.
+
+    Raises:
+        TamperedError: it names a place of weights that the list of digests does not have.
+    """
+    if not _may_have_weights_beside(folder / MODEL):
+        return
+    import onnx
+
+    try:
+        model = onnx.load(folder / MODEL, format="protobuf", load_external_data=False)
+    except Exception as error:  # protobuf's DecodeError, of whichever implementation
+        raise UsageError(f"{folder}: {MODEL} is no ONNX file: {_one_line(error)}") from error
+    covered = set(read_list((folder / LIST).read_bytes()))
+    for place in dict.fromkeys(locations(model)):
+        if place not in covered:
+            raise TamperedError(f"{folder}: {MODEL} keeps weights in {place!r}, which is not in {LIST}")
+
+
+def _may_have_weights_beside(path: Path) -> bool:
+    """Whether the word is in a file without which none of its tensors is elsewhere: importing ONNX takes a second."""
+    if not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return data.find(b"location") >= 0
+
+
+def locations(message: Any) -> Iterator[str]:
+    """Yield where tensors of an onnx.ModelProto lie that are not in the file, wherever in it they are named."""
+    if message.DESCRIPTOR.name == "TensorProto":
+        if message.data_location == message.EXTERNAL:
+            yield from (entry.value for entry in message.external_data if entry.key == "location")
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for one in value if isinstance(value, Sequence) or hasattr(value, "__len__") else [value]:
+                yield from locations(one)
 
 
 def _session(model: Path, verified_as: Verified | None) -> ort.InferenceSession:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -26,8 +26,13 @@ from onnx_attest.export.converter import KEPT, KINDS
 from onnx_attest.export.observe import observe
 from onnx_attest.export.strip import strip_metadata
 
+if TYPE_CHECKING:
+    from onnx_attest.models.entry import Entry
+
 CALIBRATED = ("int8-static",)
 """Kinds that are made with inputs."""
+EXPORTED = {"bf16": "bfloat16"}
+"""Kinds that torch's exporter makes from the module, by the dtype: ONNX Runtime's converters write no bfloat16."""
 _HALF = ("fp16",)
 _LONGEST_S = 600
 
@@ -54,7 +59,7 @@ def convert(
         UnwritableError: the file cannot be written.
     """
     if kind not in KINDS:
-        raise UsageError(f"unknown kind {kind!r}; there are {', '.join(KINDS)}")
+        raise UsageError(f"unknown kind {kind!r}; there are {', '.join((*KINDS, *EXPORTED))}")
     with tempfile.TemporaryDirectory(prefix="onnx-attest-convert-") as name:
         folder = Path(name)
         count = 0
@@ -84,6 +89,40 @@ def convert(
         parameters_sha256=None,
     )
     return replace(write_artifact(data, manifest, path), module=None)
+
+
+def export_anew(artifact: Artifact, kind: str, path: Path, entry: Entry) -> Artifact:
+    """Write the module of a file in another format, in the form and the opset of the file, and return it.
+
+    Args:
+        artifact: the file, in float32.
+        kind: one of `EXPORTED`.
+        path: where the variant goes.
+        entry: the file's module.
+
+    Raises:
+        UsageError: the module is not that of the file, or cannot be exported in that format.
+        UnwritableError: the file cannot be written.
+    """
+    from onnx_attest.export.api import ExportFailure, export_entry
+    from onnx_attest.models.entry import build_module, parameters_digest
+
+    given = artifact.manifest
+    if given is None:
+        got = observe(onnx.load(artifact.path, load_external_data=False))
+    else:
+        got = given.got
+        entry = replace(entry, contract=given.contract)
+        known = given.parameters_sha256
+        if known is not None and parameters_digest(build_module(entry)) != known:
+            raise UsageError(f"{entry.name} has other parameters than {artifact.path.name} was exported with")
+    form = "attention" if "Attention" in got.operators else "decomposed"
+    with tempfile.TemporaryDirectory(prefix="onnx-attest-convert-") as name:
+        (made,) = export_entry(entry, Path(name), variants=[form], opset=got.opset, dtype=EXPORTED[kind])
+        if isinstance(made, ExportFailure):
+            raise UsageError(f"{entry.name} cannot be exported in {EXPORTED[kind]}: {made.reason}")
+        assert made.manifest is not None  # an export has one
+        return replace(write_artifact(made.path.read_bytes(), made.manifest, path), module=None)
 
 
 def _made(artifact: Artifact, kind: str, folder: Path) -> onnx.ModelProto:

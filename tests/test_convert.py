@@ -73,6 +73,7 @@ def test_a_conversion_is_a_file_like_any_other(original, converted, kind):
     assert manifest.contract == original.manifest.contract
 
 
+@pytest.mark.slow
 def test_a_conversion_is_held_against_its_own_graph_and_not_against_the_formula(tmp_path):
     """The formula in float32 is what the original is to compute; half precision inside is another graph."""
     artifact = next(one for one in export_entry(resolve("sdpa"), tmp_path) if isinstance(one, Artifact))
@@ -95,6 +96,7 @@ def test_runtimes_compute_it_right(converted, kind):
     assert verdicts == {"passed"}
 
 
+@pytest.mark.slow
 def test_int8_that_depends_on_masked_keys_is_told(converted):
     """The scale is that of the whole tensor, and masked keys are part of it."""
     report = verify(converted["int8-dynamic"], runtimes=("ort-cpu",))
@@ -166,6 +168,58 @@ def test_a_step_of_codes_is_told_from_where_nothing_is_left(parts, step, kind, w
         if node.op_type == "QuantizeLinear":
             node.name = f"{node.input[0]}_Q"
     assert [item.node for item in static_findings(model) if item.code == "OA432"] == [told] * bool(told)
+
+
+@pytest.mark.slow
+def test_bfloat16_is_exported_anew_from_the_module_of_the_file(original, command, tmp_path):
+    answer = command("convert", original.path, "--to", "bf16", "--against", "mha", "-o", tmp_path / "b.onnx")
+    assert (answer.code, answer.err) == (0, "")
+    made = read_artifact(tmp_path / "b.onnx")
+    assert (made.manifest.dtype, made.manifest.got.opset) == ("bfloat16", original.manifest.got.opset)
+    found = list(costs(read_signature(original), read_signature(made)))
+    assert 6 <= np.median([one.bits for one in found if "logit_std=2" in one.case]) <= 9
+    command("convert", original.path, "--to", "bf16", "-o", tmp_path / "c.onnx").assert_refused("--against")
+    command(
+        "convert", original.path, "--to", "bf16", "--against", "sdpa", "-o", tmp_path / "c.onnx"
+    ).assert_refused("other parameters")
+    assert not (tmp_path / "c.onnx").exists()
+
+
+@pytest.mark.slow
+def test_a_cost_is_that_of_the_graph_where_the_module_has_a_formula(tmp_path):
+    made = [
+        next(
+            one
+            for one in export_entry(resolve("sdpa"), tmp_path / dtype, dtype=dtype)
+            if isinstance(one, Artifact)
+        )
+        for dtype in ("float32", "float16")
+    ]
+    found = list(costs(*(read_signature(one) for one in made)))
+    assert max(one.bits for one in found if one.case.startswith("traced")) < 16
+
+
+@pytest.mark.slow
+def test_a_runtime_is_not_failed_for_what_the_quantised_graph_does_not_keep(tmp_path):
+    artifact = next(one for one in export_entry(resolve("sdpa"), tmp_path) if isinstance(one, Artifact))
+    signature = read_signature(artifact)
+    made = convert(
+        artifact,
+        "int8-static",
+        tmp_path / "codes.onnx",
+        calibration_of(signature, 1),
+        masked(signature.model),
+    )
+    report = verify(made, runtimes=("ort-cpu",))
+    doubled = next(
+        one
+        for one in report.records
+        if isinstance(one, RelationRecord) and one.relation == "values-doubled" and one.runtime == "ort-cpu"
+    )
+    assert doubled.verdict == "inconclusive"
+    assert "the quantised graph itself does not keep it" in doubled.reason
+    assert "OA504" in {item.code for item in report.findings}, "and the file is told"
+    assert report.verdict == "passed"
 
 
 def test_an_infinite_step_is_told():

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import json
 import random
+import re
+import resource
 import shutil
 import subprocess
 import sys
+import threading
+import time
+import venv
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from browser import opened
 
-from onnx_attest.errors import UsageError
+from onnx_attest.errors import UnwritableError, UsageError
 from onnx_attest.export.api import export_entry
 from onnx_attest.export.artifact import Artifact, read_artifact
 from onnx_attest.export.bundle import ABOUT, CARD, MODEL, REPLAY, load
 from onnx_attest.export.checksums import LIST, TamperedError, digest_of, list_of
+from onnx_attest.export.convert import convert
 from onnx_attest.models.entry import resolve
 from onnx_attest.verify.api import verify
 from onnx_attest.verify.deploy.proof import NotProvenError
 from onnx_attest.verify.deploy.replay import replay
 from onnx_attest.verify.deploy.write import deploy
 from onnx_attest.verify.records import AnyRecord, CellRecord, RunRecord, encode
+from onnx_attest.verify.runtimes.chromium import Chromium
+from onnx_attest.verify.runtimes.web_packages import folder as web_folder
 
 
 @pytest.fixture(scope="module")
@@ -177,10 +195,11 @@ def test_weights_outside_the_folder_of_the_file_are_refused(tmp_path):
 # Integrity
 
 
-def test_a_changed_byte_anywhere_is_refused_with_the_file_named(copy):
+@pytest.mark.parametrize("changes", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_changed_byte_anywhere_is_refused_with_the_file_named(copy, changes):
     draw = random.Random(7)
     files = sorted(path for path in copy.rglob("*") if path.is_file())
-    for _ in range(1000):
+    for _ in range(changes):
         path = draw.choice(files)
         place, flip = draw.randrange(path.stat().st_size), draw.randrange(1, 256)
         with path.open("r+b") as file:
@@ -239,19 +258,357 @@ def test_it_refuses_itself_when_changed_and_fails_when_the_file_is_another(copy)
 
 def test_both_replays_find_another_file_wrong(made, bundle, tmp_path):
     """The list of digests is right, the file is not: somebody who made a bundle of his own."""
-    copy = Path(shutil.copytree(bundle, tmp_path / "copy"))
-    model = onnx.load(copy / MODEL)
+    copy = with_other_weights(Path(shutil.copytree(bundle, tmp_path / "copy")))
+    assert run_of(replay(copy, ("ort-cpu",))).exit_code == 1
+    assert standalone(copy).returncode == 1
+
+
+# What somebody else made: the digests hold, and what they cover is not what deploy writes
+
+
+def resealed(folder: Path, path: str, data: bytes) -> Path:
+    """Return the bundle with another file in it, and a list of digests that says so."""
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_bytes(data)
+    files = [one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()]
+    digests = {name: digest_of(folder / name) for name in files if name != LIST}
+    (folder / LIST).write_bytes(list_of(digests))
+    return folder
+
+
+def with_other_weights(folder: Path) -> Path:
+    """Return the bundle of another file, as somebody would make it who says that it was verified."""
+    model = onnx.load(folder / MODEL)
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
             changed = onnx.numpy_helper.to_array(tensor) * np.float32(1 + 1e-4)
             tensor.CopyFrom(onnx.numpy_helper.from_array(changed, tensor.name))
-    onnx.save(model, copy / MODEL)
-    names = [
-        path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file() and path.name != LIST
-    ]
-    (copy / LIST).write_bytes(list_of({name: digest_of(copy / name) for name in names}))
-    assert run_of(replay(copy, ("ort-cpu",))).exit_code == 1
-    assert standalone(copy).returncode == 1
+    return with_model(folder, model)
+
+
+def with_model(folder: Path, model: onnx.ModelProto) -> Path:
+    data = model.SerializeToString()
+    (folder / MODEL).write_bytes(data)
+    about = json.loads((folder / ABOUT).read_text())
+    return resealed(folder, ABOUT, edited(about, ("sha256", hashlib.sha256(data).hexdigest())))
+
+
+def edited(about: dict[str, Any], *changes: tuple[str, Any]) -> bytes:
+    for where, value in changes:
+        at: Any = about
+        *path, last = where.split(".")
+        for part in path:
+            at = at[int(part)] if part.isdigit() else at[part]
+        at[last] = value
+    return json.dumps(about).encode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ([("opset", "eighteen")], "opset"),
+        ([("schema", 2)], "another version than 1"),
+        ([("schema", 10**400)], "another version than 1"),
+        ([("opset", 1e308)], "opset"),
+        ([("inputs", {})], "inputs"),
+        ([("inputs.0.dtype", "float99")], "unknown dtype 'float99'"),
+        ([("outputs.0.dtype", "object_")], "unknown dtype 'object_'"),
+        ([("inputs.0.axes", ["batch"])], "has the shape"),
+        ([("inputs.0.axes", ["batch", "seq_len", 7])], "has the shape"),
+        ([("inputs.0.name", None)], "name"),
+        ([("arithmetic", "fp99")], "fp99"),
+        ([("sha256", "0" * 64)], "about another file than model.onnx"),
+        ([("data", ["../outside"])], "'../outside', which is no set of test data"),
+        ([("data", ["/etc"])], "no set of test data"),
+        ([("data", ["test_data_set_0/../../x"])], "no set of test data"),
+        ([("data", ["test_data_set_99"])], "test_data_set_99"),
+        ([("verified.0.runtime", "no-such-runtime")], "no-such-runtime"),
+    ],
+)
+def test_a_manifest_that_deploy_does_not_write_is_refused(copy, command, changes, said):
+    data = edited(json.loads((copy / ABOUT).read_text()), *changes)
+    command("replay", resealed(copy, ABOUT, data)).assert_refused(said)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff\xfe", b"null", b"[]", b'{"schema": 1', b"[" * 100_000, b'{"schema": 1e999}']
+)
+def test_a_manifest_that_is_none_is_refused(copy, command, data):
+    command("replay", resealed(copy, ABOUT, data)).assert_refused("no bundle", ABOUT)
+    done = standalone(copy)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
+
+
+def packed(arrays: dict[str, Any], **options: Any) -> bytes:
+    out = BytesIO()
+    np.savez(out, **arrays, **options)
+    return out.getvalue()
+
+
+def without(held: dict[str, Any], name: str) -> bytes:
+    return packed({key: value for key, value in held.items() if key != name})
+
+
+def compressed(held: dict[str, Any]) -> bytes:
+    out = BytesIO()
+    np.savez_compressed(out, **held)
+    return out.getvalue()
+
+
+def claiming(shape: str, held: dict[str, Any]) -> bytes:
+    """Return an archive in which an array says that it is larger than what is there."""
+    out = BytesIO()
+    with zipfile.ZipFile(out, "w") as archive, zipfile.ZipFile(BytesIO(packed(held))) as given:
+        for name in given.namelist():
+            data = given.read(name)
+            if name == "input_0.npy":
+                header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+                data = data[:10] + header.encode() + data[128:]
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+MALFORMED: dict[str, Callable[[dict[str, Any]], bytes]] = {
+    "empty": lambda held: b"",
+    "no archive": lambda held: b"PK\x03\x04" * 9,
+    "cut": lambda held: packed(held)[:-100],
+    "lacks an input": lambda held: without(held, "input_0"),
+    "lacks a value": lambda held: without(held, "value_0"),
+    "objects": lambda held: packed({**held, "value_0": np.array([{"a": 1}], object)}),
+    "bounds of another shape": lambda held: packed({**held, "bound_0": np.zeros(3)}),
+    "another rank": lambda held: packed({**held, "input_0": np.zeros(3, np.float32)}),
+    "limits of no size": lambda held: packed({**held, "limits": np.zeros(0)}),
+    "text": lambda held: packed({**held, "limits": np.array(["a", "b"])}),
+    "compressed": compressed,
+    "larger than memory": lambda held: claiming("(1000000, 1000000, 1000)", held),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_test_data_that_deploy_does_not_write_are_refused(copy, command, kind):
+    path = "test_data_set_0/reference.npz"
+    with np.load(copy / path) as file:
+        held = dict(file)
+    resealed(copy, path, MALFORMED[kind](held))
+    command("replay", copy, "--runtime", "ort-cpu").assert_refused(f"{path} is no test data")
+
+
+def test_weights_that_lie_elsewhere_are_refused(copy, command, tmp_path):
+    (tmp_path / "w.bin").write_bytes(np.ones(2, np.float32).tobytes())
+    graph = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 18]> g (float[n, 2] x) => (float[n, 2] y) { y = Mul (x, w) }'
+    )
+    tensor = onnx.numpy_helper.from_array(np.array([1, 2], np.float32), "w")
+    graph.graph.initializer.append(tensor)
+    for place in ("../w.bin", str(tmp_path / "w.bin"), "test_data_set_0/../../w.bin", "lacking.bin"):
+        held = graph.graph.initializer[0]
+        held.ClearField("raw_data")
+        held.data_location = onnx.TensorProto.EXTERNAL
+        del held.external_data[:]
+        held.external_data.add(key="location", value=place)
+        with_model(copy, graph)
+        with pytest.raises(TamperedError, match="keeps weights in"):
+            load(copy)
+        command("replay", copy).assert_refused("keeps weights in", repr(place))
+
+
+def test_a_bundle_without_test_data_proves_nothing(copy, command):
+    resealed(copy, ABOUT, edited(json.loads((copy / ABOUT).read_text()), ("data", [])))
+    assert command("replay", copy, "--runtime", "ort-cpu").code == 3
+    assert standalone(copy).returncode == 3
+
+
+def test_by_force_is_never_a_pass_in_the_bundle_s_own_program_either(made, tmp_path):
+    artifact, _ = made
+    forced = deploy(artifact, [], tmp_path / "bundle", force=True)
+    done = standalone(forced.folder)
+    assert done.returncode == 3
+    assert "UNVERIFIED" in done.stdout
+
+
+def test_a_replay_leaves_a_bundle_as_it_was(bundle, command, tmp_path):
+    """So that it may lie on what cannot be written."""
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in bundle.rglob("*")}
+    assert command("replay", bundle, "--runtime", "ort-cpu", "-o", tmp_path / "report").code == 0
+    assert before == {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in bundle.rglob("*")}
+
+
+def test_a_full_disk_leaves_nothing(made, tmp_path, monkeypatch):
+    artifact, records = made
+
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(UnwritableError, match="No space left on device; nothing was written"):
+        deploy(artifact, records, tmp_path / "bundle")
+    assert list(tmp_path.iterdir()) == []
+
+
+# The target
+
+
+BLOCKED = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "onnx", "onnxscript", "onnx_ir", "ml_dtypes", "openvino"):
+            raise ModuleNotFoundError(f"No module named {name!r}, and none is needed", name=name)
+
+sys.meta_path.insert(0, Blocked())
+sys.argv = ["onnx-attest", *sys.argv[1:]]
+from onnx_attest.verify.cli import main
+main()
+"""
+
+
+def test_replay_needs_neither_torch_nor_onnx(bundle):
+    python = [sys.executable, "-c", BLOCKED, "replay", bundle, "--runtime", "ort-cpu"]
+    done = subprocess.run(python, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "| ort-cpu | " in done.stdout
+
+
+@pytest.mark.slow
+def test_replay_in_an_environment_without_torch_takes_three_seconds(bundle, tmp_path):
+    """Of processor time, of all its processes: what a machine does beside is not the program's."""
+    venv.create(tmp_path / "target", with_pip=True)
+    python = tmp_path / "target" / "bin" / "python"
+    root = Path(__file__).parent.parent
+    install = [python, "-m", "pip", "install", "--quiet", f"{root}[cpu]"]
+    if subprocess.run(install, capture_output=True, check=False).returncode:
+        pytest.skip("there is no registry of packages to install from")
+    assert subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 1
+    replayed = [python, "-m", "onnx_attest", "replay", bundle, "--runtime", "ort-cpu"]
+    subprocess.run(replayed, cwd=tmp_path, capture_output=True, check=False)  # compiles what it imports
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(replayed, cwd=tmp_path, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= 3
+
+
+@pytest.mark.slow
+def test_replay_says_where_nodes_ran_in_how_many_bits_and_how_fast(bundle, command):
+    answer = command("replay", bundle, "--runtime", "ort-cpu", "--latency")
+    assert answer.code == 0, answer.err
+    (line,) = [line for line in answer.out.splitlines() if line.startswith("| ort-cpu |")][-1:]
+    runtime, passed, nodes, bits, _, call = [cell.strip() for cell in line.strip("|").split("|")]
+    count = len(load(bundle).about.data)
+    assert (runtime, passed) == ("ort-cpu", f"{count} of {count}")
+    assert re.fullmatch(r"\d+ on CPUExecutionProvider", nodes)
+    assert float(bits) >= 23
+    assert re.fullmatch(r"[\d.]+ (ns|µs|us|ms|s)", call)
+
+
+# Conversions
+
+
+@pytest.mark.slow
+def test_the_card_of_a_conversion_says_what_it_cost(made, tmp_path):
+    """Verified twice: runtimes against its own graph, its graph against the file that it was made from."""
+    artifact, _ = made
+    half = convert(artifact, "fp16", tmp_path / "half.onnx")
+    records = verify(half, runtimes=("ort-cpu",)).records
+    bundle = deploy(half, list(records), tmp_path / "bundle", original=artifact)
+    assert bundle.about.converted_from == artifact.sha256
+    text = (bundle.folder / CARD).read_text()
+    assert f"Converted from the file with the sha256 `{artifact.sha256}`" in text
+    assert "same argmax" in text
+    assert "**Verified** on ort-cpu" in text
+
+
+# The examples
+
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def test_the_example_serves_a_bundle_and_refuses_a_changed_one(bundle, copy, tmp_path):
+    with np.load(bundle / "test_data_set_1" / "reference.npz") as file:
+        names = [one.name for one in load(bundle).about.inputs]
+        np.savez(
+            tmp_path / "inputs.npz", **{name: file[f"input_{index}"] for index, name in enumerate(names)}
+        )
+        value = file["value_0"]
+
+    def serve(folder: Path) -> subprocess.CompletedProcess[str]:
+        program = [
+            sys.executable,
+            EXAMPLES / "serve_bundle.py",
+            folder,
+            tmp_path / "inputs.npz",
+            tmp_path / "o.npz",
+        ]
+        return subprocess.run(program, capture_output=True, text=True, check=False)
+
+    done = serve(bundle)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"served {load(bundle).name[:12]} on CPUExecutionProvider")
+    with np.load(tmp_path / "o.npz") as outputs:
+        assert np.abs(outputs["output"] - value).max() < 1e-5
+    (copy / MODEL).write_bytes((copy / MODEL).read_bytes()[:-1])
+    assert (serve(copy).returncode, serve(copy).stdout) == (1, "")
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chromium]:
+    yield from opened()
+
+
+@pytest.fixture
+def page(browser, tmp_path) -> Iterator[Callable[[Path], str]]:
+    """Serve the example's page with a bundle, and return what it shows."""
+    package = web_folder() / "node_modules" / "onnxruntime-web" / "dist"
+    if not package.is_dir():
+        pytest.skip("the npm package onnxruntime-web is not installed: make web")
+    site = Path(shutil.copytree(EXAMPLES / "browser", tmp_path / "site"))
+    (site / "ort").symlink_to(package)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def show(bundle: Path) -> str:
+        (site / "bundle").unlink(missing_ok=True)
+        (site / "bundle").symlink_to(bundle)
+        browser.load(f"http://127.0.0.1:{server.server_port}/")
+        for _ in range(300):
+            if browser.script("return document.body?.dataset.done ?? ''"):
+                break
+            time.sleep(0.1)
+        return str(browser.script("return document.querySelector('pre').textContent"))
+
+    yield show
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_example_page_replays_a_bundle_in_the_browser(page, bundle, copy):
+    lines = page(bundle).splitlines()
+    about = load(bundle).about
+    assert lines[0] == f"bundle {load(bundle).name}"
+    assert [line.partition(":")[0] for line in lines[1:]] == list(about.data)
+    assert all(": passed, largest error " in line for line in lines[1:]), lines
+    (copy / MODEL).write_bytes((copy / MODEL).read_bytes()[:-1])
+    assert page(copy).startswith("refused: model.onnx does not have the digest")
+
+
+@pytest.mark.slow
+def test_the_example_page_finds_another_file_wrong(page, copy):
+    with_other_weights(copy)
+    assert ": failed: " in page(copy)
+
+
+@pytest.mark.slow
+def test_the_example_page_opens_nothing_that_is_unverified(page, made, tmp_path):
+    artifact, _ = made
+    forced = deploy(artifact, [], tmp_path / "bundle", force=True)
+    assert page(forced.folder).startswith("refused: the bundle is unverified")
 
 
 # The commands

@@ -13,9 +13,12 @@ from onnx_attest.verify import console
 def convert(
     file: Annotated[Path, typer.Argument(help="The ONNX file, in float32.")],
     to: Annotated[
-        str, typer.Option("--to", help="fp16, fp16-softmax32, int8-dynamic, int8-static or ort-fused.")
+        str, typer.Option("--to", help="fp16, fp16-softmax32, bf16, int8-dynamic, int8-static or ort-fused.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
+    against: Annotated[
+        str | None, typer.Option(help="The module of the file, which bf16 is exported from anew.")
+    ] = None,
     seed: Annotated[
         int, typer.Option(help="Seed of the inputs that int8-static is calibrated with, and of the cost's.")
     ] = 0,
@@ -26,8 +29,9 @@ def convert(
 
     from onnx_attest.errors import UsageError
     from onnx_attest.export.artifact import read_artifact
-    from onnx_attest.export.convert import CALIBRATED
+    from onnx_attest.export.convert import CALIBRATED, EXPORTED, export_anew
     from onnx_attest.export.convert import convert as make
+    from onnx_attest.models.entry import resolve
     from onnx_attest.verify.conversion.cost import calibration_of, costs, table
     from onnx_attest.verify.conversion.masked import masked
     from onnx_attest.verify.signature import read_signature
@@ -35,14 +39,19 @@ def convert(
     artifact = read_artifact(file)
     if output.resolve() == file.resolve():
         raise UsageError(f"{output} is the file itself; name another one with -o")
+    if to in EXPORTED and against is None:
+        raise UsageError(
+            f"{to} is exported anew from the module, since no converter here writes it: name the module with --against"
+        )
     original = read_signature(artifact)
     with console.progress() as step:
         step(f"converting to {to}")
-        made = (
-            make(artifact, to, output, calibration_of(original, seed + 1), masked(original.model))
-            if to in CALIBRATED
-            else make(artifact, to, output)
-        )
+        if to in EXPORTED and against is not None:
+            made = export_anew(artifact, to, output, resolve(against))
+        elif to in CALIBRATED:
+            made = make(artifact, to, output, calibration_of(original, seed + 1), masked(original.model))
+        else:
+            made = make(artifact, to, output)
         step("evaluating both in float64")
         found = list(costs(original, read_signature(made), seed))
     if json:

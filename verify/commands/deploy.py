@@ -31,6 +31,12 @@ def deploy(
         bool,
         typer.Option("--force", help="Bundle it although nothing is proven; the bundle says so for ever."),
     ] = False,
+    converted_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--converted-from", help="The file that it was converted from: the card says what that cost."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the test data.")] = 0,
 ) -> None:
     """Bundle a verified file with what proves it."""
@@ -40,13 +46,23 @@ def deploy(
     from onnx_attest.verify.records import read_records
 
     artifact, required = read_artifact(file), tuple(require or ("ort-cpu",))
+    original = None if converted_from is None else read_artifact(converted_from)
     with console.progress() as step:
         if records is not None:
             proof = read_records(records)
         else:
             step("verifying")
             proof = list(api.verify(artifact, runtimes=required).records)
-        bundle = write(artifact, proof, output, required=required, force=force, seed=seed, on_step=step)
+        bundle = write(
+            artifact,
+            proof,
+            output,
+            required=required,
+            force=force,
+            seed=seed,
+            original=original,
+            on_step=step,
+        )
     told = (
         f"unverified: {bundle.about.unverified}"
         if bundle.about.unverified
@@ -67,6 +83,9 @@ def replay(
         list[str] | None,
         typer.Option("--require", help="A runtime without which nothing is proven: exit 3 (repeatable)."),
     ] = None,
+    latency: Annotated[
+        bool, typer.Option("--latency/--no-latency", help="Also time the runtimes that are right here.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write reports to this folder.")
     ] = None,
@@ -74,15 +93,16 @@ def replay(
 ) -> None:
     """Run a bundle's test data on this machine, against the bounds that it brings along."""
     from onnx_attest.verify.deploy.replay import replay as run
+    from onnx_attest.verify.deploy.told import told
     from onnx_attest.verify.records import RunRecord
     from onnx_attest.verify.report import write_reports
 
     with console.progress() as step:
-        done = run(folder, tuple(runtime or ()), required=tuple(require or ()), on_step=step)
+        done = run(folder, tuple(runtime or ()), required=tuple(require or ()), latency=latency, on_step=step)
     if output is not None:
         write_reports(done, output)
     if json:
         console.show_json(console.verdict_object(done))
     else:
-        console.show_run(done)
+        console.show_run(done, told(done))
     raise typer.Exit(next(record.exit_code for record in done if isinstance(record, RunRecord)))

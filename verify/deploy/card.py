@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from onnx_attest.export.bundle import About, Tensor, Verified
+from onnx_attest.verify.conversion.cost import Cost, table
 from onnx_attest.verify.records import (
     AnyRecord,
     CellRecord,
@@ -27,8 +28,8 @@ _EMPTY = {
 }
 
 
-def card(about: About, records: Iterable[AnyRecord]) -> str:
-    """Return the page, from what the bundle says of itself and the records in it."""
+def card(about: About, records: Iterable[AnyRecord], costs: Sequence[Cost] = ()) -> str:
+    """Return the page, from what the bundle says of itself, the records in it, and what a conversion cost."""
     records = list(records)
     names = [one.runtime for one in about.verified]
     parts = [
@@ -39,6 +40,7 @@ def card(about: About, records: Iterable[AnyRecord]) -> str:
         f"Rows: {_EMPTY[about.empty_rows]}.",
         to_markdown(fill("Verified on", _RUNTIMES, about.verified, _NOTE)) if about.verified else "",
         _sizes(of_kind(records, CellRecord)),
+        _conversion(about, costs),
         _limits([one for one in of_kind(records, HeadroomRecord) if one.runtime in names]),
         _findings([one for one in of_kind(records, FindingRecord) if one.runtime in ("", *names)]),
         _timed(
@@ -57,6 +59,16 @@ def _verdict(about: About) -> str:
     if about.unverified:
         return f"**UNVERIFIED**: {about.unverified}. It was bundled by force, and proves nothing."
     return f"**Verified** on {', '.join(one.runtime for one in about.verified)}, and nowhere else."
+
+
+def _conversion(about: About, costs: Sequence[Cost]) -> str:
+    """Return what the file is worth beside the one that it was made from; runtimes are held against the file itself."""
+    if not about.converted_from:
+        return ""
+    made = (
+        f"Converted from the file with the sha256 `{about.converted_from}`; what that cost, whatever runs it:"
+    )
+    return f"{made}\n\n{table(costs)}"
 
 
 def _sizes(cells: Sequence[CellRecord]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.export.bundle import REFERENCE, Bundle, Tensor, load
-from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
+from onnx_attest.verify.arithmetic import PROFILES, Arithmetic, profile
 from onnx_attest.verify.environment import command_line, environment
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import judge
@@ -32,7 +33,7 @@ from onnx_attest.verify.records import (
 )
 from onnx_attest.verify.runtimes.base import Runtime, Session, Tensors, UnavailableError
 from onnx_attest.verify.runtimes.isolated import isolate, processes_of
-from onnx_attest.verify.runtimes.registry import select
+from onnx_attest.verify.runtimes.registry import reference_of, select
 from onnx_attest.verify.verdicts import exit_code
 
 
@@ -41,6 +42,7 @@ def replay(
     runtimes: Sequence[str] = (),
     *,
     required: Sequence[str] = (),
+    latency: bool = False,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> list[AnyRecord]:
     """Return the records of a bundle's test data on runtimes of this machine.
@@ -49,6 +51,7 @@ def replay(
         folder: of the bundle.
         runtimes: as `select` takes them; those that it was verified on if none is named.
         required: runtimes without which nothing is proven; added to those.
+        latency: time those that are right here, on the largest set; takes about a second for each.
         on_step: told what comes next.
 
     Raises:
@@ -58,6 +61,7 @@ def replay(
     started = time.monotonic()
     on_step("checking the digests")
     bundle = load(folder)
+    _refuse_unknown(bundle)
     sets = [(name, *_read(bundle, name)) for name in bundle.about.data]
     names = dict.fromkeys(
         [*(runtimes or [one.runtime for one in bundle.about.verified] or ["ort-cpu"]), *required]
@@ -68,10 +72,49 @@ def replay(
         for runtime in chosen:
             on_step(f"replaying on {runtime.name}")
             records += _on(runtime, bundle, sets)
+    if latency:
+        records += _timed(bundle, chosen, records, sets, on_step)
     if bundle.about.unverified:
         records.append(_finding_record(bundle, finding("OA811", bundle.about.unverified), ""))
     end = conclude(records, required=required, duration_s=time.monotonic() - started)
     return [*records, *(_unproven(one, bundle.about.unverified) for one in end)]
+
+
+def _refuse_unknown(bundle: Bundle) -> None:
+    """Refuse an arithmetic or dtype that there is not, before anything runs.
+
+    Raises:
+        UsageError: it is named.
+    """
+    profile(bundle.about.arithmetic)
+    for one in (*bundle.about.inputs, *bundle.about.outputs):
+        try:
+            known = _dtype(one.dtype).kind in _NUMBERS or one.dtype in _SHORT
+        except TypeError:
+            known = False
+        if not known:
+            raise UsageError(f"{bundle.folder}: {one.name} has the unknown dtype {one.dtype!r}")
+
+
+def _timed(
+    bundle: Bundle,
+    chosen: Sequence[Runtime],
+    records: Sequence[AnyRecord],
+    sets: Sequence[tuple[str, Tensors, dict[str, Bounded], Noise | None]],
+    on_step: Callable[[str], None],
+) -> Iterator[AnyRecord]:
+    """Yield the timings of the runtimes that passed, which needs ONNX's own package."""
+    from onnx_attest.verify.latency.measure import LatencyJob, measure
+    from onnx_attest.verify.pool import cores
+
+    right = {one.runtime for one in records if isinstance(one, CellRecord) and one.verdict == "passed"}
+    names = [reference_of(runtime) for runtime in chosen if runtime.name in right]
+    if not names or not sets:
+        return
+    largest = max((inputs for _, inputs, _, _ in sets), key=lambda one: sum(x.nbytes for x in one.values()))
+    artifact = Artifact(bundle.model, bundle.about.sha256)
+    job = LatencyJob(artifact, _axes(bundle.about.inputs, largest), largest, bundle.about.model)
+    yield from measure(names, [job], threads=cores(), on_step=on_step)
 
 
 def _unproven(record: AnyRecord, why: str) -> AnyRecord:
@@ -176,23 +219,37 @@ def _read(bundle: Bundle, name: str) -> tuple[Tensors, dict[str, Bounded], Noise
     Raises:
         UsageError: it lacks something, or holds what NumPy would have to unpickle.
     """
-    about = bundle.about
+    about, path = bundle.about, bundle.folder / name / REFERENCE
     try:
-        with np.load(bundle.folder / name / REFERENCE) as file:
+        with zipfile.ZipFile(path) as packed:
+            if any(one.compress_type != zipfile.ZIP_STORED for one in packed.infolist()):
+                raise ValueError("it is compressed, and no bundle's is")
+        with np.load(path) as file:
             held = dict(file)
-        inputs = {
-            one.name: _typed(held[f"input_{index}"], one.dtype) for index, one in enumerate(about.inputs)
-        }
+        inputs = {one.name: _input(held, index, one) for index, one in enumerate(about.inputs)}
         outputs = {one.name: _bounded(held, index) for index, one in enumerate(about.outputs)}
         limits = Noise(float(held["limits"][0]), float(held["limits"][1])) if "limits" in held else None
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise UsageError(f"{bundle.folder}: {name}/{REFERENCE} is no test data: {error}") from error
+    except (OSError, ValueError, KeyError, IndexError, TypeError, MemoryError, zipfile.BadZipFile) as error:
+        raise UsageError(
+            f"{bundle.folder}: {name}/{REFERENCE} is no test data: {_one_line(error)}"
+        ) from error
     return inputs, outputs, limits
+
+
+def _input(held: Mapping[str, NDArray[Any]], index: int, spec: Tensor) -> NDArray[Any]:
+    array = _typed(held[f"input_{index}"], spec.dtype)
+    fixed = zip(array.shape, spec.axes, strict=False)
+    if array.ndim != len(spec.axes) or any(isinstance(axis, int) and axis != size for size, axis in fixed):
+        raise ValueError(f"{spec.name} has the shape {list(array.shape)}, and the axes {list(spec.axes)}")
+    return array
 
 
 def _bounded(held: Mapping[str, NDArray[Any]], index: int) -> Bounded:
     value, error = held[f"value_{index}"], held.get(f"bound_{index}")
     deviation = held.get(f"deviation_{index}")
+    for beside in (error, deviation):
+        if beside is not None and (beside.shape != value.shape or beside.dtype != np.float64):
+            raise ValueError(f"output {index} has {list(value.shape)} values and {list(beside.shape)} bounds")
     return Bounded(value, error, variance=None if deviation is None else deviation**2)
 
 
@@ -200,8 +257,12 @@ def _typed(array: NDArray[Any], name: str) -> NDArray[Any]:
     return array if array.dtype.name == name else array.view(_dtype(name))
 
 
+_NUMBERS, _SHORT = "fiub", ("bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4")
+"""Kinds of NumPy's own dtypes, and those of ml_dtypes."""
+
+
 def _dtype(name: str) -> np.dtype[Any]:
-    if name.startswith(("bfloat", "float8", "int4", "uint4")):
+    if name in _SHORT:
         import ml_dtypes  # noqa: F401 - it makes NumPy know these by name
     return np.dtype(name)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import onnx
@@ -26,8 +25,10 @@ from onnx_attest.export.bundle import (
     Tensor,
     Verified,
     load,
+    locations,
 )
 from onnx_attest.export.checksums import LIST, digest_of, is_coverable, list_of
+from onnx_attest.verify.conversion.cost import costs
 from onnx_attest.verify.deploy.card import card
 from onnx_attest.verify.deploy.proof import NotProvenError, about, proven
 from onnx_attest.verify.deploy.testdata import declared, files_of, sets_of
@@ -49,6 +50,7 @@ def deploy(
     required: Sequence[str] = ("ort-cpu",),
     force: bool = False,
     seed: int = 0,
+    original: Artifact | None = None,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> Bundle:
     """Write a bundle, and return it as it was read again.
@@ -60,6 +62,7 @@ def deploy(
         required: runtimes that the file has to have passed on.
         force: write it although nothing is proven; it says so for ever.
         seed: of the test data.
+        original: that the file was converted from; the card then says what that cost.
         on_step: told what comes next.
 
     Raises:
@@ -80,7 +83,7 @@ def deploy(
         verified, unverified = [], str(error)
     on_step("evaluating the test data")
     signature = read_signature(artifact)
-    built = _built(artifact, signature, list(records), verified, unverified, seed)
+    built = _built(artifact, signature, list(records), verified, unverified, seed, original)
     on_step("writing the bundle")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -118,6 +121,7 @@ def _built(
     verified: Sequence[Verified],
     unverified: str,
     seed: int,
+    original: Artifact | None,
 ) -> dict[str, bytes]:
     """Return the files of a bundle but for the model, its weights and the list of digests."""
     built: dict[str, bytes] = {}
@@ -140,6 +144,7 @@ def _built(
         arithmetic=declared(signature),
         empty_rows=signature.contract.empty_rows,
         unverified=unverified,
+        converted_from="" if original is None else original.sha256,
         inputs=tuple(
             Tensor(name=one.name, dtype=_dtype(one.dtype, signature), axes=one.axes)
             for one in signature.contract.inputs
@@ -153,7 +158,8 @@ def _built(
     )
     built[ABOUT] = msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n"
     built[RECORDS] = impersonal(encode(mine))
-    built[CARD] = card(told, mine).encode()
+    cost = [] if original is None else list(costs(read_signature(original), signature, seed))
+    built[CARD] = card(told, mine, cost).encode()
     built[REPLAY] = files("onnx_attest.verify.deploy").joinpath("standalone.py").read_bytes()
     beside = manifest_path(artifact.path)
     if beside.is_file():
@@ -173,7 +179,7 @@ def _weights(path: Path) -> dict[str, Path]:
     """
     found = {MODEL: path}
     model = onnx.load(path, format="protobuf", load_external_data=False)
-    for name in dict.fromkeys(_locations(model)):
+    for name in dict.fromkeys(locations(model)):
         if not is_coverable(name) or name in (MODEL, *_OURS) or name.startswith(DATA):
             raise UsageError(
                 f"{path.name} keeps weights in {name!r}, a name that no bundle takes; save it anew"
@@ -183,18 +189,6 @@ def _weights(path: Path) -> dict[str, Path]:
             raise UsageError(f"{path.name} keeps weights in {name!r}, which is no file in its own folder")
         found[name] = beside
     return found
-
-
-def _locations(message: Any) -> Iterator[str]:
-    """Yield where tensors lie that are not in the file, wherever in it they are named."""
-    if isinstance(message, onnx.TensorProto):
-        if message.data_location == onnx.TensorProto.EXTERNAL:
-            yield from (entry.value for entry in message.external_data if entry.key == "location")
-        return
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            for one in value if isinstance(value, Sequence) or hasattr(value, "__len__") else [value]:
-                yield from _locations(one)
 
 
 def _write(folder: Path, built: dict[str, bytes], copied: dict[str, Path]) -> None:
