@@ -123,7 +123,9 @@ def _connect(ray: ModuleType, address: str) -> None:
         raise UsageError(f"cannot use the Ray cluster {address or 'of this machine'}: {error}") from error
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)  # Ray's own would end this process before it reports what it has
+            signal.signal(
+                signal.SIGTERM, before
+            )  # Ray's own would end this process before it reports what it has
 
 
 def _options(ray: ModuleType) -> Callable[[Task], dict[str, Any]]:
@@ -131,10 +133,11 @@ def _options(ray: ModuleType) -> Callable[[Task], dict[str, Any]]:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     enough = all(node.get("memory", 0) >= NEEDED_BYTES for node in nodes)
     gpus = any(node.get("GPU", 0) >= 1 for node in nodes)
+    most = max(node.get("CPU", 0) for node in nodes)
 
     def options(task: Task) -> dict[str, Any]:
         return {
-            "num_cpus": task.threads,
+            "num_cpus": min(task.threads or 1, most),  # more would be waited for, for ever
             "num_gpus": 1 if gpus and any("cuda" in name for name in task.runtimes) else 0,
             "memory": NEEDED_BYTES if enough else 0,
             "max_retries": _RETRIES,
