@@ -189,6 +189,26 @@ def test_the_same_records_as_in_processes_of_this_machine(cluster, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_on_ray_that_is_terminated_reports_what_it_has(task, tmp_path):
+    """In a process of its own: an exception that a signal raises inside Ray's C code would become another one."""
+    pytest.importorskip("ray")
+    (tmp_path / "fake.py").write_text(WORKER)
+    program = (
+        "import os, signal, sys, threading\nimport msgspec\n"
+        "from onnx_attest.verify.interruption import Terminated, heed_sigterm\n"
+        "from onnx_attest.verify.on_ray import run_on_ray\nfrom onnx_attest.verify.task import Task\n"
+        "heed_sigterm()\ntasks, count = msgspec.json.decode(sys.argv[1], type=list[Task]), 0\n"
+        "try:\n    for _ in run_on_ray(tasks, worker=(sys.executable, sys.argv[2])):\n        count += 1\n"
+        "        threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
+        "except Terminated:\n    print('terminated after', count)\n"
+    )
+    tasks = msgspec.json.encode([task("0"), task("1", sleep_s=60)]).decode()
+    command = [sys.executable, "-c", program, tasks, str(tmp_path / "fake.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == "terminated after 1\n", done.stderr
+
+
+@pytest.mark.slow
 def test_a_run_on_ray_is_a_run(tmp_path):
     pytest.importorskip("ray")
     (tmp_path / "user.py").write_text(DOUBLE.format(in_eager="pass"))

@@ -18,6 +18,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -80,7 +81,7 @@ def run_on_ray(
     begun = not ray.is_initialized()
     if begun:
         _connect(ray, address)
-    under_way: dict[Any, int] = {}
+    under_way: dict[Future[Done], tuple[int, Any]] = {}
     try:
         waiting = deque(sorted(range(len(tasks)), key=lambda number: -tasks[number].cost))
         options, most = _options(ray), _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -91,17 +92,20 @@ def run_on_ray(
                 number = waiting.popleft()
                 task = with_threads(tasks[number])
                 asked = remote.options(**options(task))
-                under_way[asked.remote(msgspec.json.encode(task), code, limits, tuple(worker))] = number
+                reference = asked.remote(msgspec.json.encode(task), code, limits, tuple(worker))
+                under_way[reference.future()] = number, reference
+                del reference
             on_step(f"{done} of {len(tasks)} done; {len(under_way)} under way on Ray")
-            (ready,), _ = ray.wait(list(under_way), num_returns=1)
-            number = under_way.pop(ready)
+            # Not ray.wait: an exception that a signal raises inside it becomes another one, but for Ctrl-C's.
+            ready = next(iter(wait(under_way, return_when=FIRST_COMPLETED).done))
+            number = under_way.pop(ready)[0]
             records = _taken(ray, ready, tasks[number])
-            del ready  # the last reference: the object store may drop it
+            del ready  # the last that holds the answer
             done += 1
             yield number, records
     finally:
-        for one in under_way:
-            ray.cancel(one, force=True)
+        for _, reference in under_way.values():
+            ray.cancel(reference, force=True)
         if begun:
             ray.shutdown()
 
@@ -148,7 +152,7 @@ def _options(ray: ModuleType) -> Callable[[Task], dict[str, Any]]:
     return options
 
 
-def _taken(ray: ModuleType, ready: Any, task: Task) -> list[AnyRecord]:
+def _taken(ray: ModuleType, ready: Future[Done], task: Task) -> list[AnyRecord]:
     """Return the records of a task that is over; its files are in its folder then.
 
     Raises:
@@ -156,7 +160,7 @@ def _taken(ray: ModuleType, ready: Any, task: Task) -> list[AnyRecord]:
         UnwritableError: the files cannot be written.
     """
     try:
-        done: Done = ray.get(ready)
+        done = ready.result()
     except ray.exceptions.RayError as error:  # retried, and lost again; or what Ray itself ended
         reason = f"the export: on Ray, {type(error).__name__}: {one_line(str(error))[:_LONGEST]}"
         return failed_export(ExportFailure(task.model, "all", 0, task.dtype, reason))
