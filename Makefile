@@ -13,7 +13,8 @@ CHAPTER := $(addprefix --model=,sdpa self-attention mha causal sdpa-naive sdpa-u
 
 .DEFAULT_GOAL := help
 .PHONY: help verify verify-all verify-cuda web test test-slow test-lowest lint format types layers check reference conformance bench \
-	bench-oracle bench-detection bench-run bench-speed bench-latency bench-check bench-cases bench-long bench-page bench-kills bench-ray axe clean
+	bench-oracle bench-detection bench-run bench-speed bench-latency bench-regressions bench-check bench-cases bench-long bench-page \
+	bench-kills bench-ray axe clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -114,6 +115,9 @@ bench-latency: $(READY)  ## whether the latency report can be believed: A/A, a s
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/python benchmarks/latency_trust.py --threads 1
 	$(BIN)/python benchmarks/latency_trust.py --threads 1 --pyperf 10
+
+bench-regressions: $(READY)  ## whether compare tells a regression from noise: 20 pairs of runs of each; half an hour
+	$(BIN)/python benchmarks/regressions.py
 
 # On the runtimes that every installation has; accuracy only, since timing takes as long as it is told to.
 EVERYWHERE := $(addprefix --runtime=,torch ort-cpu ort-cpu-noopt onnx-reference)

@@ -1,6 +1,6 @@
 """How long report.html takes to be made and to open, and how large it is: `make bench-page`.
 
-    python benchmarks/page.py RECORDS [--cells 2000]
+    python benchmarks/page.py RECORDS [--cells 2000] [--picture docs/pictures]
 
 Each page is opened five times from its file in a headless Chromium; the times are the
 browser's own, from the beginning of the navigation to the end of its load event, when the page can be used.
@@ -9,6 +9,7 @@ browser's own, from the beginning of the navigation to the end of its load event
 from __future__ import annotations
 
 import argparse
+import base64
 import shutil
 import statistics
 import tempfile
@@ -60,17 +61,37 @@ def measure(records: Sequence[AnyRecord], browser: Chromium) -> str:
     )
 
 
+def picture(records: Sequence[AnyRecord], browser: Chromium, folder: Path) -> None:
+    """Write what a person sees first, light and dark: the pictures of the README."""
+    folder.mkdir(parents=True, exist_ok=True)
+    browser.command("Emulation.setDeviceMetricsOverride", width=1240, height=820, deviceScaleFactor=1, mobile=False)  # fmt: skip
+    with tempfile.TemporaryDirectory() as made:
+        file = Path(made, "report.html")
+        file.write_text(html(records), encoding="utf-8")
+        for scheme in ("light", "dark"):
+            feature = {"name": "prefers-color-scheme", "value": scheme}
+            browser.command("Emulation.setEmulatedMedia", features=[feature])
+            browser.load(file.as_uri())
+            taken = browser.command("Page.captureScreenshot", format="png")
+            (folder / f"report-{scheme}.png").write_bytes(base64.b64decode(taken["data"]))
+
+
 def main() -> None:
     """Measure the pages of a report, with some of its cells and with all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("records", type=Path)
     parser.add_argument("--cells", type=int, default=2000)
+    parser.add_argument("--picture", type=Path, help="only write the first screen as PNG into this folder")
     arguments = parser.parse_args()
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         parser.exit(2, "chromium and chromedriver are needed\n")
     records = read_records(arguments.records)
     browser = Chromium(chromium, driver)
+    if arguments.picture is not None:
+        picture(records, browser, arguments.picture)
+        browser.close()
+        return
     print(
         "| cells | MB | made, s | parsed, s | opened, s (median) | opened, s (largest) | an entry and a cell, s |"
     )

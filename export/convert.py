@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, digest, write_artifact, write_whole
-from onnx_attest.export.converter import KINDS
+from onnx_attest.export.converter import KEPT, KINDS
 from onnx_attest.export.observe import observe
 from onnx_attest.export.strip import strip_metadata
 
@@ -37,6 +37,7 @@ def convert(
     kind: str,
     path: Path,
     calibration: Iterable[Mapping[str, NDArray[Any]]] = (),
+    kept: Collection[str] = (),
 ) -> Artifact:
     """Write a variant of a file, with a manifest if the file has one, and return it.
 
@@ -45,6 +46,7 @@ def convert(
         kind: one of `KINDS`.
         path: where the variant goes.
         calibration: inputs by name, for `int8-static`.
+        kept: values whose nodes `int8-static` leaves in float32.
 
     Raises:
         UsageError: an unknown kind, no calibration inputs, a converter that fails (its own words), or gives what is no
@@ -61,6 +63,7 @@ def convert(
             np.savez(folder / f"inputs-{count}.npz", **named)
         if kind in CALIBRATED and not count:
             raise UsageError(f"{kind} is calibrated with inputs, and there are none")
+        (folder / KEPT).write_bytes(msgspec.json.encode(sorted(kept)))
         model = _made(artifact, kind, folder)
     data = bytes(model.SerializeToString(deterministic=True))
     if artifact.manifest is None:
@@ -74,7 +77,9 @@ def convert(
         arithmetic="fp16-unfused" if kind in _HALF else given.arithmetic,
         sha256=digest(data),
         got=observe(model),
-        # What the module computes is what the original is held against; this is held against the original.
+        # What the module and its formula compute is what the original is held against; this is held against the
+        # original, and runtimes against what its own graph says.
+        contract=msgspec.structs.replace(given.contract, specification=None),
         module=None,
         parameters_sha256=None,
     )

@@ -1,10 +1,12 @@
 """The process that a file is converted in: python -m onnx_attest.export.converter KIND SOURCE TARGET.
 
-Calibration inputs are the inputs-*.npz beside the target, arrays in the order of the graph's inputs.
+Calibration inputs are the inputs-*.npz beside the target, arrays in the order of the graph's inputs; kept.json is the list
+of values whose nodes are left in float32.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+
+KEPT = "kept.json"
 
 
 def _half(source: Path, target: Path, *, keep: tuple[str, ...] = ()) -> None:
@@ -37,7 +41,12 @@ def _dynamic(source: Path, target: Path) -> None:
 def _static(source: Path, target: Path) -> None:
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-    names = [value.name for value in onnx.load(source, load_external_data=False).graph.input]
+    model = onnx.load(source)
+    names = [value.name for value in model.graph.input]
+    kept = set(json.loads((target.parent / KEPT).read_text()))
+    excluded = [node for node in model.graph.node if not kept.isdisjoint(node.output)]
+    for index, node in enumerate(excluded):  # the quantiser knows nodes by their names, and not each has one
+        node.name = node.name or f"{node.op_type}_kept_{index}"
 
     class Given(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -51,12 +60,13 @@ def _static(source: Path, target: Path) -> None:
                 return {name: file[f"arr_{index}"] for index, name in enumerate(names)}
 
     quantize_static(
-        source,
+        model,
         target,
         Given(),
         quant_format=QuantFormat.QDQ,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
+        nodes_to_exclude=[node.name for node in excluded],
     )
 
 

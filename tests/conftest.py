@@ -64,6 +64,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         with pytest.raises(SystemExit) as exited:
             main()
         streams = capsys.readouterr()
+        sys.stdout.write(streams.out)  # pytest shows it whole where the test fails, its own words are cut
         return Answer(int(exited.value.code or 0), streams.out, streams.err)
 
     return run

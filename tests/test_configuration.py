@@ -81,7 +81,7 @@ def test_each_key_is_an_option_of_each_command_that_takes_it():
 
 
 NOT_CONFIGURED = {
-    "json", "help", "profile", "in_process", "resume", "shard",  # of one call
+    "json", "help", "profile", "in_process", "github_summary", "resume", "shard",  # of one call
     "against", "input_shapes", "load_inputs", "length", "seconds",  # of one file
 }  # fmt: skip
 

@@ -17,7 +17,10 @@ from onnx_attest.export.converter import KINDS
 from onnx_attest.models.entry import resolve
 from onnx_attest.verify.api import verify
 from onnx_attest.verify.conversion.cost import calibration_of, cost, costs
+from onnx_attest.verify.conversion.masked import masked
+from onnx_attest.verify.records import RelationRecord
 from onnx_attest.verify.signature import read_signature
+from onnx_attest.verify.static.rules import static_findings
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
@@ -34,7 +37,10 @@ def converted(original, tmp_path_factory) -> dict[str, Artifact]:
     folder = tmp_path_factory.mktemp("converted")
     signature = read_signature(original)
     return {
-        kind: convert(original, kind, folder / f"{kind}.onnx", calibration_of(signature, 1)) for kind in KINDS
+        kind: convert(
+            original, kind, folder / f"{kind}.onnx", calibration_of(signature, 1), masked(signature.model)
+        )
+        for kind in KINDS
     }
 
 
@@ -42,13 +48,10 @@ BITS = {
     "fp16": (8, 13),
     "fp16-softmax32": (8, 13),
     "int8-dynamic": (3, 8),
-    "int8-static": (0, 1),
+    "int8-static": (3, 8),
     "ort-fused": (22, math.inf),
 }
-"""What the formats have: 11 bits of a number in half precision, 8 of a code; a fusion multiplies constants in float32.
-
-The quantiser takes the number that hides masked keys for a logit: its scale is 1e36, and all logits are one code.
-"""
+"""What the formats have: 11 bits of a number in half precision, 8 of a code; a fusion multiplies constants in float32."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,6 +71,21 @@ def test_a_conversion_is_a_file_like_any_other(original, converted, kind):
     assert manifest.variant == f"decomposed-{kind}"
     assert manifest.sha256 == made.sha256 != original.sha256
     assert manifest.contract == original.manifest.contract
+
+
+def test_a_conversion_is_held_against_its_own_graph_and_not_against_the_formula(tmp_path):
+    """The formula in float32 is what the original is to compute; half precision inside is another graph."""
+    artifact = next(one for one in export_entry(resolve("sdpa"), tmp_path) if isinstance(one, Artifact))
+    assert artifact.manifest.contract.specification
+    made = convert(artifact, "fp16-softmax32", tmp_path / "half.onnx")
+    assert made.manifest.contract.specification is None
+    report = verify(made, runtimes=("ort-cpu",))
+    assert {cell.verdict for cell in report.cells} == {"passed"}
+    assert {record.verdict for record in report.records if isinstance(record, RelationRecord)} <= {
+        "passed",
+        "inconclusive",
+        "skipped",
+    }
 
 
 @pytest.mark.parametrize("kind", ["fp16", "fp16-softmax32", "ort-fused"])
@@ -93,10 +111,71 @@ def test_a_mask_that_overflows_half_precision_is_told(tmp_path):
     )
     onnx.save(graph, tmp_path / "m.onnx")
     made = convert(read_artifact(tmp_path / "m.onnx"), "fp16", tmp_path / "half.onnx")
-    from onnx_attest.verify.static.rules import static_findings
-
     found = {item.code for item in static_findings(onnx.load(made.path))}
     assert found & {"OA427", "OA428"}
+
+
+def test_a_scale_that_swallows_the_logits_is_told_with_the_node(original, converted, tmp_path):
+    """Calibrated with the number that hides keys, as ONNX Runtime's quantiser does by itself."""
+    swallowed = convert(
+        original, "int8-static", tmp_path / "raw.onnx", calibration_of(read_signature(original), 1)
+    )
+    model = onnx.load(swallowed.path)
+    (found,) = [item for item in static_findings(model) if item.code == "OA432"]
+    (node,) = [node for node in model.graph.node if node.name == found.node]
+    (reader,) = [other for other in model.graph.node if node.output[0] in other.input]
+    (softmax,) = [other for other in model.graph.node if reader.output[0] in other.input]
+    assert (node.op_type, softmax.op_type, found.severity) == ("QuantizeLinear", "Softmax", "error")
+    assert "hides keys by -3.4e+38, which is no logit" in found.message
+    report = verify(swallowed, runtimes=("ort-cpu",), input_shapes={"X": (2, 9, 45)})
+    assert report.verdict == "failed", "runtimes compute what it says, and it says nothing"
+    for kind in KINDS:
+        assert "OA432" not in {item.code for item in static_findings(onnx.load(converted[kind].path))}
+
+
+QUANTISED = """g (float[n, 8] q, float[m, 8] k, float[m, 8] v, bool[n, m] mask) => (float[n, 8] y)
+<float s = {0.35355339}, float low = {LOW}, float step = {STEP}, KIND zero = {100}, float wstep = {WSTEP}, uint8 wzero = {0}> {
+  t = Transpose <perm = [1, 0]> (k)  l = MatMul (q, t)  BEFORE
+  c = QuantizeLinear (x, step, zero)  d = DequantizeLinear (c, step, zero)  AFTER
+  wc = QuantizeLinear (p, wstep, wzero)  w = DequantizeLinear (wc, wstep, wzero)  y = MatMul (w, v) }"""
+MASKED = ("h = Mul (l, s)  x = Where (mask, h, low)", "p = Softmax <axis = -1> (d)")
+SCALED_LATER = ("x = Identity (l)", "h = Mul (d, s)  z = Where (mask, h, low)  p = Softmax <axis = -1> (z)")
+
+
+@pytest.mark.parametrize(
+    ("parts", "step", "kind", "weights", "told"),
+    [
+        (MASKED, "1.3e36", "uint8", 0.0039, "x_Q"),
+        (MASKED, "39.2", "uint8", 0.0039, "x_Q"),  # -1e4 in 255 steps
+        (MASKED, "5.55", "uint8", 0.0039, "x_Q"),  # 8 ln 2 is 5.545
+        (MASKED, "5.54", "uint8", 0.0039, ""),
+        (MASKED, "5.55", "uint16", 0.0039, ""),
+        (MASKED, "11.1", "uint16", 0.0039, "x_Q"),
+        (SCALED_LATER, "15", "uint8", 0.0039, ""),  # times 0.354 it is 5.3
+        (SCALED_LATER, "16", "uint8", 0.0039, "x_Q"),
+        (MASKED, "0.1", "uint8", 0.0039, ""),
+        (MASKED, "0.1", "uint8", 1.9, ""),
+        (MASKED, "0.1", "uint8", 2.0, "p_Q"),
+    ],
+)
+def test_a_step_of_codes_is_told_from_where_nothing_is_left(parts, step, kind, weights, told):
+    text = QUANTISED.replace("BEFORE", parts[0]).replace("AFTER", parts[1]).replace("WSTEP", str(weights))
+    text = text.replace("STEP", step).replace("KIND", kind).replace("LOW", "-10000")
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+    for node in model.graph.node:
+        if node.op_type == "QuantizeLinear":
+            node.name = f"{node.input[0]}_Q"
+    assert [item.node for item in static_findings(model) if item.code == "OA432"] == [told] * bool(told)
+
+
+def test_an_infinite_step_is_told():
+    text = QUANTISED.replace("BEFORE", MASKED[0]).replace("AFTER", MASKED[1]).replace("WSTEP", "0.0039")
+    text = text.replace("STEP", "1").replace("KIND", "uint8").replace("LOW", "-1")
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+    for tensor in model.graph.initializer:
+        if tensor.name == "step":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.float32(np.inf), "step"))
+    assert [item.code for item in static_findings(model) if item.code == "OA432"] == ["OA432"]
 
 
 def test_the_cost_of_known_changes():

@@ -26,7 +26,8 @@ from onnx_attest.verify.headroom.predicted import unshifted_break
 from onnx_attest.verify.headroom.search import RESOLUTION, first_break
 from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.records import CaseRecord, FindingRecord, HeadroomRecord, RunRecord
-from onnx_attest.verify.report.headroom import headroom_csv, headroom_table
+from onnx_attest.verify.report.by_kind import csv_of
+from onnx_attest.verify.report.headroom import headroom_table
 from onnx_attest.verify.runtimes.base import Availability, Placement, ProcessDiedError
 from onnx_attest.verify.runtimes.registry import select
 from onnx_attest.verify.signature import read_signature
@@ -476,7 +477,7 @@ def test_what_was_not_tried_is_not_shown_as_unbreakable():
 
 
 def test_the_csv_is_unrounded():
-    assert "88.7277" in headroom_csv([record()])
+    assert "88.7277" in csv_of(HeadroomRecord, [record()])
 
 
 @pytest.mark.parametrize(("changes", "code"), [({}, 1), ({"known": "counter-example"}, 3)])

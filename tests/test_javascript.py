@@ -18,6 +18,7 @@ from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import read_artifact
 from onnx_attest.verify.runtimes import javascript, web_packages
 from onnx_attest.verify.runtimes.base import Clocked, UnavailableError
+from onnx_attest.verify.runtimes.chromium import Chromium
 from onnx_attest.verify.runtimes.javascript import JavaScriptError, JavaScriptRuntime
 from onnx_attest.verify.runtimes.js_browser import BrowserHost
 from onnx_attest.verify.runtimes.js_frames import LENGTHS, pack, read_outputs, unpack, write_inputs
@@ -308,3 +309,35 @@ def test_node_that_hangs_is_killed_at_the_time_limit(tmp_path):
     with pytest.raises(HostError, match=r"no answer within 0\.2 s, so its process was killed"):
         host.ask(pack({"op": "none"}), 0.2)
     assert host._process.returncode is not None
+
+
+def _driver(folder: Path, *, failures: int) -> str:
+    """Return a driver whose first starts fail, as they do on a busy machine; the real one is behind it."""
+    driver = folder / "driver"
+    driver.write_text(
+        f'#!/bin/sh\n[ "$(cat {folder}/starts | wc -c)" -ge {failures} ] && exec chromedriver "$@"\n'
+        f"printf x >> {folder}/starts\necho no room, start $(cat {folder}/starts | wc -c)\nexit 1\n"
+    )
+    (folder / "starts").touch()
+    driver.chmod(0o755)
+    return str(driver)
+
+
+@pytest.fixture
+def browser_program() -> str:
+    """The browser, where it and its driver are there."""
+    found = shutil.which("chromium")
+    if found is None or shutil.which("chromedriver") is None:
+        pytest.skip("chromium and chromedriver are not both here")
+    return found
+
+
+def test_browser_that_fails_to_start_once_is_started_again(browser_program, tmp_path):
+    browser = Chromium(browser_program, _driver(tmp_path, failures=1))
+    assert browser.script("return 6 * 7") == 42
+    browser.close()
+
+
+def test_browser_that_fails_to_start_twice_is_an_error_with_both_reasons(browser_program, tmp_path):
+    with pytest.raises(HostError, match=r"no room, start 2; and before that: .*no room, start 1"):
+        Chromium(browser_program, _driver(tmp_path, failures=2))

@@ -45,11 +45,14 @@ def run(program: str, folder: Path) -> str:
 
 
 def test_three_minutes_of_the_readme(tmp_path):
-    module, ship = blocks("README.md", "python")
+    module, ship, suite = blocks("README.md", "python")
     (tmp_path / "my_attention.py").write_text(module)
     assert run(ship, tmp_path).splitlines()[-1] == "passed"
     assert (tmp_path / "attention.onnx").exists()
     assert (tmp_path / "report" / "summary.md").read_text().startswith("**passed**")
+    (tmp_path / "attention.onnx").rename(tmp_path / "model.onnx")
+    (tmp_path / "test_model.py").write_text(suite)
+    run("import pytest\nraise SystemExit(pytest.main(['-q', '-p', 'no:cacheprovider']))", tmp_path)
 
 
 def test_the_chinese_readme_has_the_same_programs():

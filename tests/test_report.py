@@ -2,244 +2,70 @@
 
 from __future__ import annotations
 
-import csv
 import errno
-import io
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from some_records import (
+    REASON,
+    big_run,
+    case,
+    cell,
+    csv_rows,
+    environment,
+    export,
+    finding,
+    headroom_record,
+    known_failure,
+    not_run,
+    one_of_each,
+    relations,
+    run,
+    softmax,
+    table_rows,
+    timing,
+)
 
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.records import (
     AnyRecord,
-    ArtifactRecord,
-    CaseRecord,
     CellRecord,
-    EnvironmentRecord,
-    FindingRecord,
-    HeadroomRecord,
-    LatencyRecord,
     MachineRecord,
-    RelationRecord,
-    RunRecord,
     StabilityRecord,
     encode,
     read_records,
 )
 from onnx_attest.verify.report import accuracy, headroom, latency, render, stability, write_reports
-from onnx_attest.verify.report.accuracy import accuracy_csv
+from onnx_attest.verify.report.by_kind import FILE_OF, csv_of
 from onnx_attest.verify.report.formats import extreme, number, ratio, seconds, share, shortened
 from onnx_attest.verify.report.latency import latency_csv
 from onnx_attest.verify.report.outcomes import failed_gates, shown, shown_together
-from onnx_attest.verify.report.stability import stability_csv
 from onnx_attest.verify.report.summary import WIDTH, summary
 from onnx_attest.verify.report.tables import Table, escaped, to_csv, to_markdown
+from onnx_attest.verify.report.views import ON_REQUEST
 
 FILES = {
     "summary.md",
     "report.html",
+    "junit.xml",
+    "github.md",
     "accuracy.md",
-    "accuracy.csv",
     "stability.md",
-    "stability.csv",
-    "headroom.csv",
     "relations.md",
-    "relations.csv",
     "latency.md",
-    "latency.csv",
     "claims.md",
-    "claims.csv",
     "power.md",
-    "power.csv",
     "time.md",
-    "time.csv",
+    *FILE_OF.values(),
 }
 SCREEN_LINES = 45
 CUDA_NEVER = "The CUDA path has never been executed in this run"
-REASON = "CUDAExecutionProvider: libcublasLt.so.13: cannot open shared object file"
 DOCS = Path(__file__).parent.parent / "docs" / "reports.md"
-
-
-def case(name: str = "traced-1", logit_std: float | None = 3.0, **axes: int) -> CaseRecord:
-    return CaseRecord(name=name, axes=axes or {"batch": 2, "seq_len": 16}, logit_std=logit_std)
-
-
-def cell(**changes: Any) -> CellRecord:
-    base = CellRecord(
-        model="mha",
-        variant="attention",
-        opset=24,
-        dtype="float32",
-        artifact_sha256="ab",
-        runtime="ort-cpu",
-        runtime_version="1.31.1",
-        case=case(),
-        verdict="passed",
-        provider_used=("CPUExecutionProvider",),
-        gates={"proof": {"max_err_over_tau": 0.0111}},
-        max_abs_err=4.125e-7,
-        max_rel_err=3.25e-3,
-    )
-    return msgspec.structs.replace(base, **changes)
-
-
-def known_failure(**changes: Any) -> CellRecord:
-    return cell(**{"model": "naive", "verdict": "failed", "known": "counter-example", **changes})
-
-
-def not_run(runtime: str = "ort-cuda", reason: str = REASON, **changes: Any) -> CellRecord:
-    nothing: dict[str, Any] = {"case": None, "gates": {}, "provider_used": ()}
-    unknown: dict[str, Any] = {"max_abs_err": None, "max_rel_err": None}
-    return cell(
-        **{"runtime": runtime, "verdict": "skipped", "reason": reason, **nothing, **unknown, **changes}
-    )
-
-
-def softmax(**changes: Any) -> StabilityRecord:
-    base = StabilityRecord(
-        model="mha",
-        variant="attention",
-        opset=24,
-        dtype="float32",
-        artifact_sha256="ab",
-        runtime="ort-cpu",
-        case=case(),
-        attention="attention_0",
-        source="output",
-        verdict="passed",
-        rows=32,
-        empty_rows=0,
-        finite_ratio=1.0,
-        row_sum_err_u=2.125,
-        row_sum_err_over_limit=0.3125,
-        p_max=0.875,
-        exp_flushed=3,
-        poison="same",
-    )
-    return msgspec.structs.replace(base, **changes)
-
-
-def headroom_record(**changes: Any) -> HeadroomRecord:
-    base = HeadroomRecord(
-        model="mha",
-        variant="attention",
-        opset=24,
-        dtype="float32",
-        artifact_sha256="ab",
-        runtime="ort-cpu",
-        case=case(),
-        softmax="attention_0",
-        form="Softmax",
-        shifted=True,
-        verdict="passed",
-        profile="one large",
-        keys=16,
-        tried_to_logit=3.4e38,
-        agrees=True,
-    )
-    return msgspec.structs.replace(base, **changes)
-
-
-def timing(**changes: Any) -> LatencyRecord:
-    base = LatencyRecord(
-        model="mha",
-        variant="attention",
-        opset=24,
-        dtype="float32",
-        artifact_sha256="ab",
-        runtime="ort-cpu",
-        runtime_version="1.31.1",
-        axes={"batch": 2, "seq_len": 128},
-        verdict="passed",
-        threads=2,
-        session_s=0.0213,
-        first_call_s=3.1e-3,
-        latency_s=(2e-4, 3e-4, 4e-4),
-    )
-    return msgspec.structs.replace(base, **changes)
-
-
-def export(**changes: Any) -> ArtifactRecord:
-    base = ArtifactRecord(model="mha", variant="attention", opset=24, dtype="float32", verdict="passed")
-    return msgspec.structs.replace(base, **changes)
-
-
-def finding(**changes: Any) -> FindingRecord:
-    base = FindingRecord(
-        code="OA301", severity="error", message="error over the bound", next_step="look at node 3"
-    )
-    return msgspec.structs.replace(base, **changes)
-
-
-def run(**changes: Any) -> RunRecord:
-    base = RunRecord(verdict="passed", reason="", exit_code=0, cells={}, known=0, duration_s=1.5)
-    return msgspec.structs.replace(base, **changes)
-
-
-def environment() -> EnvironmentRecord:
-    return EnvironmentRecord(
-        onnx_attest="0.1.0",
-        python="3.11.9",
-        system="Linux",
-        machine="x86_64",
-        cpu="Some CPU @ 2.0 GHz",
-        cpu_features=(),
-        cores=16,
-        memory_bytes=None,
-        packages={"torch": "2.13.0", "onnx": "1.23.2", "onnxruntime-gpu": "1.31.1"},
-        runtimes={"ort-cpu": "", "ort-cuda": REASON},
-        variables={},
-        command=("onnx-attest", "run"),
-        recorded_at="2026-01-01T00:00:00Z",
-    )
-
-
-def relations() -> list[RelationRecord]:
-    """Return one that is asked for and broken, whose difference is no number, and a fact."""
-    seen = RelationRecord(
-        model="mha", variant="attention", opset=24, dtype="float32", artifact_sha256="a" * 64, runtime="ort-cpu",
-        relation="causal-future", exactness="bitwise", asked_by="contract", case=case(), arithmetic="fp32",
-        verdict="failed", holds="no", runs=2, elements=9, differing=3, max_difference_over_bound=float("nan"),
-    )  # fmt: skip
-    fact = msgspec.structs.replace(seen, asked_by="", verdict="inconclusive", relation="tokens-permuted")
-    return [seen, fact]
-
-
-def one_of_each() -> list[AnyRecord]:
-    return [
-        environment(),
-        export(),
-        cell(),
-        softmax(),
-        headroom_record(),
-        timing(),
-        not_run(),
-        finding(model="mha"),
-        run(),
-    ]
-
-
-def table_rows(markdown: str, title: str = "") -> list[dict[str, str]]:
-    """Return the rows of the table under a heading, read as GitHub reads it: a pipe after a backslash is text."""
-    section = markdown.partition(f"## {title}\n")[2] if title else markdown
-    lines = itertools.dropwhile(lambda line: not line.startswith("|"), section.splitlines())
-    rows = [_split(line) for line in itertools.takewhile(lambda line: line.startswith("|"), lines)]
-    return [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
-
-
-def _split(line: str) -> list[str]:
-    parts = re.findall(r"((?:\\.|[^\\|])*)\|", line)[1:]
-    return [re.sub(r"\\(.)", r"\1", part.strip()) for part in parts]
-
-
-def csv_rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
 
 
 def accuracy_totals(*records: AnyRecord) -> list[dict[str, str]]:
@@ -713,7 +539,7 @@ def test_latency_states_its_limits() -> None:
 def test_accuracy_in_markdown_and_csv_is_the_same() -> None:
     records = [cell(), cell(max_abs_err=8.75e-7), cell(gates={"proof": {"max_err_over_tau": 0.123456}})]
     (row,) = accuracy_totals(*records)
-    lines = csv_rows(accuracy_csv(records))
+    lines = csv_rows(csv_of(CellRecord, records))
     pairs = {"max error/bound": "gates.proof.max_err_over_tau", "max_abs_diff": "max_abs_err"}
     assert {name: number(max(float(line[field]) for line in lines)) for name, field in pairs.items()} == {
         name: row[name] for name in pairs
@@ -723,7 +549,7 @@ def test_accuracy_in_markdown_and_csv_is_the_same() -> None:
 def test_stability_in_markdown_and_csv_is_the_same() -> None:
     records = [softmax(), softmax(row_sum_err_u=7.654321)]
     (row,) = softmax_totals(*records)
-    largest = max(float(line["row_sum_err_u"]) for line in csv_rows(stability_csv(records)))
+    largest = max(float(line["row_sum_err_u"]) for line in csv_rows(csv_of(StabilityRecord, records)))
     assert row["row-sum err (u)"] == number(largest)
 
 
@@ -743,11 +569,13 @@ def test_csv_holds_the_raw_samples_unrounded() -> None:
 
 
 def test_csv_has_the_fields_even_without_records() -> None:
-    assert accuracy_csv([]).rstrip().split(",") == list(CellRecord.__struct_fields__)
+    assert csv_of(CellRecord, []).rstrip().split(",") == list(CellRecord.__struct_fields__)
 
 
 def test_csv_columns_keep_the_order_of_the_fields() -> None:
-    header = accuracy_csv([cell(gates={}), cell(gates={"form": {"nan_mismatches": 0.0}})]).split("\n")[0]
+    header = csv_of(CellRecord, [cell(gates={}), cell(gates={"form": {"nan_mismatches": 0.0}})]).split("\n")[
+        0
+    ]
     assert header.index("gates.form.nan_mismatches") < header.index("max_abs_err")
 
 
@@ -906,22 +734,6 @@ def test_summary_names_versions_and_machine() -> None:
     ) in summary([environment()])
 
 
-def big_run() -> list[AnyRecord]:
-    """Return 12 exports on 5 runtimes: one model fails as expected, CUDA is absent, there are findings."""
-    forms = [("decomposed", 18), ("attention", 23), ("attention", 24), ("ort-fused", 18)]
-    records: list[AnyRecord] = [environment()]
-    for model, (variant, opset) in itertools.product(("sdpa", "sdpa-naive", "mha"), forms):
-        about: dict[str, Any] = {"model": model, "variant": variant, "opset": opset}
-        make: Callable[..., CellRecord] = known_failure if model == "sdpa-naive" else cell
-        records += [
-            make(**{**about, "runtime": name})
-            for name in ("torch", "ort-cpu", "ort-cpu-noopt", "onnx-reference")
-        ]
-        records.append(not_run("ort-cuda", **about))
-    records += [finding(code=f"OA30{index}", model="mha") for index in range(3)]
-    return [*records, finding(model="sdpa-naive", known="counter-example"), run()]
-
-
 def test_summary_fits_a_screen() -> None:
     lines = summary(big_run()).splitlines()
     assert (len(lines) <= SCREEN_LINES, [line for line in lines if len(line) > WIDTH]) == (True, [])
@@ -948,10 +760,12 @@ def subsets() -> Iterable[Sequence[AnyRecord]]:
     "records", list(subsets()), ids=lambda records: "+".join(type(one).__name__ for one in records)
 )
 def test_every_view_renders_whatever_records_there_are(records: Sequence[AnyRecord]) -> None:
-    assert set(render(records)) == FILES
+    views = render(records)
+    assert set(views) == FILES | ON_REQUEST
+    assert all(views.values())
 
 
-@pytest.mark.parametrize("name", sorted(FILES))
+@pytest.mark.parametrize("name", sorted(FILES | ON_REQUEST))
 def test_no_view_prints_nan_inf_or_none(name: str) -> None:
     nothing: dict[str, Any] = {
         "max_abs_err": float("nan"),
@@ -1055,7 +869,7 @@ def test_an_empty_folder_is_used(tmp_path: Path) -> None:
 def test_nothing_is_left_beside_the_report(old: Path, exported: Path) -> None:
     before = contents(exported)
     write_reports([run()], old, exported)
-    assert [path.name for path in old.parent.iterdir()] == ["report"]
+    assert {path.name for path in old.parent.iterdir()} == {"report", exported.name, "exported-before"}
     assert contents(exported) == before, "it is the run's, which may be killed before it is done"
 
 

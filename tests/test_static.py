@@ -74,6 +74,11 @@ CAPPED_LATE = (
     + "x = Where (m, c, far) a = Div (x, cap) h = Tanh (a) t = Mul (h, cap) "
     + END
 )
+CODES_OF_LOGITS = (
+    SCALED.replace("t = ", "c = ")
+    + "a = QuantizeLinear (c, step, zero) t = DequantizeLinear (a, step, zero) "
+    + END
+)
 OPERATOR = "y = Attention <{}> (q, k, v)"
 
 # code: a graph that has the fault, and one that is the same but for it
@@ -124,6 +129,7 @@ PAIRS: dict[str, tuple[onnx.ModelProto, onnx.ModelProto]] = {
             "=> (float[b, 2, n, 4] y) { y = Attention <is_causal = 1> (q, k, v) }"
         ),
     ),
+    "OA432": (model(CODES_OF_LOGITS, "float step = {39.2}, uint8 zero = {100}"), model(CODES_OF_LOGITS, "float step = {0.1}, uint8 zero = {100}")),
 }  # fmt: skip
 PAIRS["OA426"] = (model((SCALED + END).replace("half)", "odd)"), "float odd = {0.3}"), model(SCALED + END))
 

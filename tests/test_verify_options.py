@@ -82,7 +82,8 @@ def test_inputs_of_a_function(command, onnx_file, tmp_path):
         "\ndef leaves():\n    raise SystemExit(0)\n"
     )
     path = onnx_file(MODEL)
-    assert command("verify", path, "--load-inputs", f"{tmp_path}/mine.py:inputs").code == 0
+    given = command("verify", path, "--runtime", "ort-cpu", "--load-inputs", f"{tmp_path}/mine.py:inputs")
+    assert given.code == 0
     refused = command("verify", path, "--load-inputs", f"{tmp_path}/mine.py:wrong")
     assert (refused.code, "return a dictionary of arrays" in refused.err) == (2, True)
     numbered = command("verify", path, "--load-inputs", f"{tmp_path}/mine.py:numbered")

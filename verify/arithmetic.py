@@ -144,9 +144,14 @@ TIGHTEST_FIRST: dict[str, tuple[str, ...]] = {
 """What a runtime may turn out to have computed a graph of this dtype in: the first whose bound holds."""
 
 
+_NUMPYS_OWN = 1
+
+
 def largest_of(dtype: np.dtype[Any]) -> float:
     """Return the largest finite number of a floating dtype, bfloat16 included."""
-    import ml_dtypes
+    if dtype.isbuiltin == _NUMPYS_OWN:
+        return float(np.finfo(dtype).max)
+    import ml_dtypes  # late, because this import alone takes half a second
 
     return float(ml_dtypes.finfo(dtype).max)
 

@@ -308,6 +308,7 @@ def _measured(record: CellRecord, measured: Measured | None, ran_as: str | None)
             "rms_z_limit": finite(limits.rms_z),
             "max_z": finite(noise.max_z),
             "max_z_limit": finite(limits.max_z),
+            "unlike_rows": float(measured.yardstick.unlike_rows),
         },
         "direction": direction,
     }

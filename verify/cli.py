@@ -16,13 +16,17 @@ import typer
 from onnx_attest import __version__
 from onnx_attest.errors import UsageError
 from onnx_attest.verify import console
+from onnx_attest.verify.commands.compare import Baseline, beside_baseline, compare, read_baseline
 from onnx_attest.verify.commands.convert import convert
 from onnx_attest.verify.commands.deploy import deploy, replay
+from onnx_attest.verify.commands.github import GithubSummary, append, step_summary
 from onnx_attest.verify.commands.init import init
 from onnx_attest.verify.commands.merge import merge
+from onnx_attest.verify.commands.report import report
 
 if TYPE_CHECKING:
     from onnx_attest.verify.engine import Plan
+    from onnx_attest.verify.records import AnyRecord
     from onnx_attest.verify.runtimes.base import Runtime
     from onnx_attest.verify.task import Engine
     from onnx_attest.verify.workers.child import Limits
@@ -138,6 +142,8 @@ def run(
     evidence: Annotated[
         Path, typer.Option(help="Folder of what other machines recorded, told beside the verdict.")
     ] = Path("reports/evidence"),
+    baseline: Baseline = None,
+    github_summary: GithubSummary = False,
     profile: Annotated[bool, typer.Option("--profile", help="Also say where the time went.")] = False,
     engine: Annotated[
         str,
@@ -159,6 +165,7 @@ def run(
 
     _refuse_unknown("variant", variant, OPSETS)
     _refuse_unknown("dtype", dtype, DTYPES)
+    before, step_file = read_baseline(baseline), step_summary(github_summary)
     limits = _limits(time_limit, memory_limit)
     plan = _plan(_runtimes(runtime, require, limits), known, seed, threads, fail_fast, _resolved(context))
     task_limits = _for_all(limits)
@@ -187,7 +194,7 @@ def run(
         records = run_job(job)
     if profile and not json:
         console.show(render(records)["time.md"])
-    _finish(records, json, f"The reports are in {output}.")
+    _finish(records, json, f"The reports are in {output}.", before, step_file)
 
 
 @app.command()
@@ -288,11 +295,14 @@ def verify(
     time_limit: TimeLimit = None,
     memory_limit: MemoryLimit = None,
     in_process: InProcess = False,
+    baseline: Baseline = None,
+    github_summary: GithubSummary = False,
     shard: ShardOption = "1/1",
     resume: Resume = False,
     json: Json = False,
 ) -> None:
     """Verify one ONNX file on every runtime."""
+    before, step_file = read_baseline(baseline), step_summary(github_summary)
     runtimes = _runtimes(runtime, require, _limits(time_limit, memory_limit), in_process=in_process)
     from dataclasses import replace
 
@@ -331,10 +341,10 @@ def verify(
             "plan": replace(plan, on_step=lambda taken: step(str(taken))),
         }
         if output is None:
-            report = api.verify(artifact, **asked)
+            done = api.verify(artifact, **asked)
         else:
-            report = api.verify_into(output, artifact, resume=resume, on_note=console.note, **asked)
-    _finish(report.records, json, f"The reports are in {output}." if output else "")
+            done = api.verify_into(output, artifact, resume=resume, on_note=console.note, **asked)
+    _finish(done.records, json, f"The reports are in {output}." if output else "", before, step_file)
 
 
 @app.command()
@@ -496,37 +506,6 @@ def conformance(
 
 
 @app.command()
-def report(
-    records: Annotated[Path, typer.Argument(help="A records.jsonl, or the folder that holds one.")],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder to write all reports to.")
-    ] = None,
-    view: Annotated[str, typer.Option(help="The view to print.")] = "summary.md",
-) -> None:
-    """Make the reports again from records."""
-    from onnx_attest.verify.records import read_records
-    from onnx_attest.verify.report import render, write_reports
-
-    read = read_records(records)
-    views = render(read)
-    if view not in views:
-        raise UsageError(f"unknown view {view!r}; there are {', '.join(views)}")
-    if output is None:
-        console.show(views[view])
-        return
-    given = records if records.is_dir() else records.parent
-    artifacts, journal = given / "artifacts", given / "journal.jsonl"
-    same = given.resolve() == output.resolve()
-    write_reports(
-        read,
-        output,
-        artifacts if same and artifacts.is_dir() else None,
-        journal=journal.read_bytes() if same and journal.is_file() else None,
-    )
-    console.show(f"The reports are in {output}.")
-
-
-@app.command()
 def check(
     file: Annotated[Path, typer.Argument(help="An ONNX file.")],
     attention: Annotated[
@@ -611,6 +590,8 @@ def doctor(
     raise typer.Exit(1 if wrong else 0)
 
 
+app.command()(report)
+app.command()(compare)
 app.command()(convert)
 app.command()(deploy)
 app.command()(replay)
@@ -788,16 +769,20 @@ def _leave(done: Any, page: str, output: Path | None, json: bool) -> None:
     raise typer.Exit(done.exit_code)
 
 
-def _finish(records: Any, json: bool, note: str) -> None:
+def _finish(
+    records: Any, json: bool, note: str, baseline: Sequence[AnyRecord] | None, step_file: Path | None
+) -> None:
     from onnx_attest.verify.records import RunRecord
-    from onnx_attest.verify.report import render
 
-    if json:
-        console.show_json(console.verdict_object(records))
-    else:
-        console.show(render(records)["summary.md"] + (f"\n{note}" if note else ""))
     code = next(record.exit_code for record in records if isinstance(record, RunRecord))
-    if code > _FIRST_OF_SIGNALS:
+    interrupted = code > _FIRST_OF_SIGNALS
+    beside, fields, code = beside_baseline(None if interrupted else baseline, records, code)
+    if json:
+        console.show_json(console.verdict_object(records) | fields)
+    else:
+        console.show_run(records, beside, note)
+    append(records, step_file, beside)
+    if interrupted:
         console.note("interrupted: what was finished is kept, and --resume goes on with it")
         raise SystemExit(code)  # an exit of the parser with this code would be taken for one without a report
     raise typer.Exit(code)

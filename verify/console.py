@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -37,11 +38,59 @@ def _drop_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def show_run(records: Sequence[AnyRecord], *after: str) -> None:
+    """Write what a run came to, and what else there is to say after it: laid out on a terminal, summary.md elsewhere."""
+    from onnx_attest.verify.report import render
+    from onnx_attest.verify.report.terminal import terminal
+
+    screen = _screen()
+    if screen is None:
+        text = render(records)["summary.md"]
+    else:
+        text = terminal(records, screen[0], colours=screen[1])
+    show("\n".join(filter(None, (text, *after))))
+
+
+def _screen() -> tuple[int, bool] | None:
+    """Return the columns of the terminal and whether it is to have colours, None if stdout is none that can lay out."""
+    from onnx_attest.verify.report.marks import SHAPES
+
+    if sys.stdout is None or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        return None
+    try:
+        "".join(SHAPES.values()).encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return None
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)  # knows NO_COLOR, and what a terminal of Windows can do
+    return console.width, not console.no_color and console.color_system not in (None, "windows")
+
+
 def show_json(value: Any) -> None:
-    """Write a result as one JSON object; NaN and infinity, which JSON has not, become null."""
+    """Write a result as one JSON object."""
+    show(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON; NaN and infinity, which JSON has not, become null."""
     import msgspec
 
-    show(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def write(file: Path, text: str) -> None:
+    """Write a result to a file.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    from onnx_attest.errors import UsageError
+
+    try:
+        file.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}; choose another file with -o") from error
 
 
 def note(message: str) -> None:

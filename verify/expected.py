@@ -143,6 +143,11 @@ class Expected:
         """See `GraphOracle.mixes`."""
         return self._oracle.mixes
 
+    @property
+    def coarsest(self) -> Arithmetic | None:
+        """See `GraphOracle.coarsest`."""
+        return self._oracle.coarsest
+
     def has_attention(self) -> bool:
         """Whether the oracle recognises an attention, so that there are logits to scale."""
         return not self.reason and self._logit_std(1.0) is not None

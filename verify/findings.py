@@ -513,6 +513,15 @@ _TABLE = (
         "Give the past as past_key and past_value, or a mask instead of is_causal.",
     ),
     Code(
+        "OA432", "error", "An attention's logits or weights are quantised in steps that swallow them",
+        "Codes of n bits a step of n ln 2 or more apart leave of the logits only which code is the largest: the next has "
+        "less than 2^-n of its weight. A quantiser that takes the number that hides keys for a logit gives such a scale, "
+        "and a runtime computes the file as it says.",
+        "QuantizeLinear of masked logits, calibrated with -3.4e38 among them: a scale of 1e36, all logits one code.",
+        "Leave mask and softmax in float (nodes_to_exclude of ONNX Runtime's quantiser), as onnx-attest convert --to "
+        "int8-static does; the message names the node.",
+    ),
+    Code(
         "OA501", "error", "A relation that holds bit by bit is broken",
         "Signs and powers of two change no rounding, and what an output does not depend on may be anything: a runtime "
         "that gives other bits there depends on what it should not, or does not repeat itself.",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from onnx_attest.verify.arithmetic import Arithmetic
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.oracle.bounded import Bounded, Floats, is_floating
-from onnx_attest.verify.oracle.graph import Evaluation
 from onnx_attest.verify.oracle.kernels import VALUES_ALONE, pool
+
+if TYPE_CHECKING:
+    from onnx_attest.verify.oracle.graph import Evaluation
 
 Arrays = Mapping[str, NDArray[Any]]
 NOISE_FACTOR = 3.0
@@ -148,11 +150,16 @@ class Yardstick:
             return LEAST_RMS_Z
         return _least_of(different)
 
+    @property
+    def unlike_rows(self) -> int:
+        """How many rows of the outputs are independent at least: elements of one row share the roundings of its weights."""
+        return sum(len(np.unique(numbers)) for numbers in self.witnesses.values())
+
     @cached_property
     def _different(self) -> int:
         """How many roundings are independent: equal numbers share theirs, and so do rows made from equal inputs."""
         rows = sum(numbers.size for numbers in self.witnesses.values())
-        unlike = sum(len(np.unique(numbers)) for numbers in self.witnesses.values())
+        unlike = self.unlike_rows
         if unlike <= _FEW_ROWS * rows:
             return unlike
         return sum(len(np.unique(places)) for places in self._places.values())

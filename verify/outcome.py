@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from onnx_attest.verify.finding_records import run_finding
 from onnx_attest.verify.interruption import code_of
 from onnx_attest.verify.records import (
     AnyRecord,
-    ArtifactRecord,
     CellRecord,
-    ClaimRecord,
     FindingRecord,
-    HeadroomRecord,
     RelationRecord,
     RunRecord,
-    StabilityRecord,
     Verdict,
 )
-from onnx_attest.verify.verdicts import exit_code, worst
+from onnx_attest.verify.verdicts import counting, exit_code, worst
 
 
 def conclude(
@@ -41,7 +37,7 @@ def conclude(
     """
     absent = {name: reason for name in required if (reason := _absent(records, name)) is not None}
     partly = {name: where for name in required if name not in absent and (where := _elsewhere(records, name))}
-    verdict = worst(_verdicts(records))
+    verdict = worst(record.verdict for record in counting(records))
     code = exit_code(verdict, required_absent=bool(absent or partly))
     missing = {name: f"{name} was required and did not run: {reason}" for name, reason in absent.items()}
     mixed = {name: f"{name} was required and ran in part only: {where}" for name, where in partly.items()}
@@ -59,36 +55,6 @@ def conclude(
         duration_s=duration_s,
     )
     return [*found, run]
-
-
-def _verdicts(records: Sequence[AnyRecord]) -> Iterable[Verdict]:
-    # Beside cells, whose reference judged what a relation's bounds are too wide for, it need not be conclusive.
-    cells = [record for record in records if isinstance(record, CellRecord)]
-    beside = any(cell.verdict == "passed" for cell in cells)
-    # Nor does it pass a run by itself, at a size of its own, of which the cases that were asked for were left out.
-    left_out = not beside and any(cell.verdict == "skipped" and cell.case is not None for cell in cells)
-    for record in records:
-        if isinstance(record, CellRecord | StabilityRecord) and not record.known:
-            yield record.verdict
-        if isinstance(record, RelationRecord) and _counts(record, beside=beside, left_out=left_out):
-            yield record.verdict
-        # A file that is as asked proves nothing of its numbers: it does not pass a run, but it can fail it.
-        # The same holds for a softmax alone, and for the chapter's statements.
-        if (
-            isinstance(record, HeadroomRecord)
-            and record.verdict in ("failed", "errored")
-            and not record.known
-        ):
-            yield record.verdict
-        if isinstance(record, ArtifactRecord) and record.verdict != "passed":
-            yield record.verdict
-        if isinstance(record, ClaimRecord) and record.verdict in ("failed", "errored") and not record.known:
-            yield record.verdict
-
-
-def _counts(record: RelationRecord, *, beside: bool, left_out: bool) -> bool:
-    idle = (beside and record.verdict == "inconclusive") or (left_out and record.verdict == "passed")
-    return record.counts and not record.known and not idle
 
 
 def _absent(records: Sequence[AnyRecord], name: str) -> str | None:

@@ -117,7 +117,8 @@ class CellRecord(Record, tag="cell", frozen=True, kw_only=True):
         known: the public issue, or `counter-example`, if a failure was expected; it does not count then.
         session: what else the runtime's session says of how it runs: precision, threads.
         gates: for each gate its numbers; `proof` has max_err_over_tau, `noise` RMS z and the largest |z| with their
-            limits, `direction` the size of each fault looked for, its t, and the least size that is told. A gate that was not held has no entry.
+            limits, and how many rows of the outputs are unlike each other, `direction` the size of each fault looked
+            for, its t, and the least size that is told. A gate that was not held has no entry.
         effective_bits: p - log2(RMS z), p being the bits of the declared format; p or more: it computes in more.
         ran_as: the tightest arithmetic whose bound holds, None if none does or it was not looked for.
         max_abs_err: largest |actual - expected| over all outputs; None if a form gate failed before.

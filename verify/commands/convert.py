@@ -29,6 +29,7 @@ def convert(
     from onnx_attest.export.convert import CALIBRATED
     from onnx_attest.export.convert import convert as make
     from onnx_attest.verify.conversion.cost import calibration_of, costs, table
+    from onnx_attest.verify.conversion.masked import masked
     from onnx_attest.verify.signature import read_signature
 
     artifact = read_artifact(file)
@@ -37,7 +38,11 @@ def convert(
     original = read_signature(artifact)
     with console.progress() as step:
         step(f"converting to {to}")
-        made = make(artifact, to, output, calibration_of(original, seed + 1) if to in CALIBRATED else ())
+        made = (
+            make(artifact, to, output, calibration_of(original, seed + 1), masked(original.model))
+            if to in CALIBRATED
+            else make(artifact, to, output)
+        )
         step("evaluating both in float64")
         found = list(costs(original, read_signature(made), seed))
     if json:

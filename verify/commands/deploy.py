@@ -75,7 +75,7 @@ def replay(
     """Run a bundle's test data on this machine, against the bounds that it brings along."""
     from onnx_attest.verify.deploy.replay import replay as run
     from onnx_attest.verify.records import RunRecord
-    from onnx_attest.verify.report import render, write_reports
+    from onnx_attest.verify.report import write_reports
 
     with console.progress() as step:
         done = run(folder, tuple(runtime or ()), required=tuple(require or ()), on_step=step)
@@ -84,5 +84,5 @@ def replay(
     if json:
         console.show_json(console.verdict_object(done))
     else:
-        console.show(render(done)["summary.md"])
+        console.show_run(done)
     raise typer.Exit(next(record.exit_code for record in done if isinstance(record, RunRecord)))

@@ -23,11 +23,10 @@ def merge(
     """Put the shards of a run together: the report that `run` or `verify` without --shard would have written."""
     from onnx_attest.verify.journal.merge import merge as put_together
     from onnx_attest.verify.records import RunRecord
-    from onnx_attest.verify.report import render
 
     records = put_together(folders, output, evidence)
     if json:
         console.show_json(console.verdict_object(records))
     else:
-        console.show(f"{render(records)['summary.md']}\nThe reports are in {output}.")
+        console.show_run(records, f"The reports are in {output}.")
     raise typer.Exit(next(record.exit_code for record in records if isinstance(record, RunRecord)))

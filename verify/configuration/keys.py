@@ -86,6 +86,7 @@ KEYS = (
     Key("engine", TEXT, "Where it verifies models: `local`, `ray` or `ray://HOST:PORT`.", "local", '"ray"', ("run",), "engine"),
     Key("claims", TRUTH, "Whether it tests the chapter's statements.", "if sdpa is among the models", "false", ("run",), "claims"),
     Key("latency", TRUTH, "Whether it times what was verified.", "true", "false", ("run",), "latency"),
+    Key("baseline", PATH, "Records of an earlier run to compare with: exit code 1 if something became worse.", "none", '"reports/reference"', ("run", "verify"), "baseline"),
     Key("evidence", PATH, "Folder of what other machines recorded, told beside its verdict.", "`reports/evidence`", '"reports/evidence"', ("run",), "evidence"),
 )  # fmt: skip
 BY_NAME = {key.name: key for key in KEYS}

@@ -22,6 +22,7 @@ _EMPTY = {
     "zero": "a query without any key gives 0",
     "mean": "a query without any key gives the mean of the values",
     "nan": "a query without any key gives NaN",
+    "never": "a query without any key is promised never to come: do not feed one",
     "unknown": "what a query without any key gives is not declared: do not feed one",
 }
 

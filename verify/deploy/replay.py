@@ -135,9 +135,10 @@ def _judged(
         }  # fmt: skip
         found += _noise_findings(noise, limits, bits, arithmetic)
     verdict: Verdict = "failed" if found else "passed"
+    reason = "; ".join(item.message for item in found)
     if not found and judgement.unbounded and limits is None:
         verdict = "inconclusive"
-    reason = "; ".join(item.message for item in found)
+        reason = f"{judgement.unbounded} elements have no bound, and there is no limit of noise for them"
     record = _cell(bundle, runtime, version, case, verdict, reason)
     worst = judgement.worst
     yield msgspec.structs.replace(

@@ -26,7 +26,7 @@ from onnx_attest.verify.runtimes.isolated import Isolated
 if TYPE_CHECKING:
     from onnx_attest.verify.engine import Plan
 
-_ABOUT_THE_CALL = ("output", "jobs", "engine", "evidence")
+_ABOUT_THE_CALL = ("output", "jobs", "engine", "evidence", "baseline")
 """Settings that change no record."""
 _PARTS = ("onnx_attest.models", "onnx_attest.export", "onnx_attest.verify")
 _SHOWN = 12
@@ -149,7 +149,7 @@ def code_digest() -> str:
 def _options(runtime: Runtime) -> Iterator[tuple[str, str]]:
     """Yield what a runtime is, plain data all of it. Limits are settings, or the machine's, which may be another one."""
     if isinstance(runtime, Isolated):
-        yield f"interpreter of {runtime.name}", without_folders(runtime.process.interpreter)
+        yield f"interpreter of {runtime.name}", without_folders(str(runtime.process.interpreter))
         runtime = runtime.runtime
     yield f"runtime {runtime.name}", without_folders(repr(runtime))
 

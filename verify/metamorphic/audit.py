@@ -66,7 +66,10 @@ class Audit:
         self._contract = subject.signature.contract
         self._seed = seed
         self._slacks: dict[tuple[Arithmetic, bytes], Slacks] = {}
-        widest = PROFILES[OF_DTYPE[subject.identity.dtype]]
+        widest = subject.expected.coarsest or PROFILES[OF_DTYPE[subject.identity.dtype]]
+        self._of_codes = any(
+            "Quantize" in name or "QLinear" in name for name in subject.signature.got.operators
+        )
         layout = layout_of(self._contract, subject.signature.model)
         self._bases = Bases(layout, self._inputs, widest, explicit, {})
         self.relations = relations_of(self._bases)
@@ -196,6 +199,9 @@ class Audit:
         reason = ""
         if not asked.by:
             verdict, reason = "inconclusive", evidence.text or "nobody says that it has to hold"
+        elif asked.broken and self._of_codes:
+            # What is rounded to codes is not twice as large for twice the input; that is the file's, not the runtime's.
+            verdict, reason = "inconclusive", f"the quantised graph itself does not keep it: {asked.broken}"
         elif relation.exactness == "bitwise" and evidence.holds != "bitwise":
             verdict, found = "failed", (finding("OA501", said),)
         elif evidence.holds == "no":

@@ -121,6 +121,11 @@ class GraphOracle:
         """
         return bool(self._short)
 
+    @property
+    def coarsest(self) -> Arithmetic | None:
+        """The arithmetic with the fewest bits that such nodes are evaluated in, None if there are none."""
+        return max(self._short.values(), key=lambda one: one.u, default=None)
+
     def under(self, empty_rows: str) -> GraphOracle:
         """Return the same graph under another policy for softmax rows without any key."""
         other = copy.copy(self)

@@ -1,4 +1,4 @@
-"""What was computed, held against the float64 oracle: accuracy.md and accuracy.csv."""
+"""What was computed, held against the float64 oracle: accuracy.md."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from onnx_attest.verify.arithmetic import PROFILES
 from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CellRecord, FindingRecord
-from onnx_attest.verify.report.flatten import flat_rows
 from onnx_attest.verify.report.formats import UNKNOWN, extreme, listed, ratio
 from onnx_attest.verify.report.grouping import grouped, of_kind, subject, subject_on_runtime
 from onnx_attest.verify.report.outcomes import failed_gates, shown, shown_together
 from onnx_attest.verify.report.reasons import Reason, reasons
-from onnx_attest.verify.report.tables import Column, fill, page, to_csv, to_markdown
+from onnx_attest.verify.report.tables import Column, fill, page, to_markdown
 
 Cells = Sequence[CellRecord]
 Findings = Sequence[FindingRecord]
@@ -30,11 +29,6 @@ def accuracy(records: Iterable[AnyRecord]) -> str:
         fill("Findings", FINDINGS, statements(of_kind(records, FindingRecord))),
     )
     return page("Accuracy", map(to_markdown, tables))
-
-
-def accuracy_csv(records: Iterable[AnyRecord]) -> str:
-    """Return accuracy.csv: one line for each cell, its fields unrounded."""
-    return to_csv(*flat_rows(CellRecord, of_kind(records, CellRecord)))
 
 
 def statements(findings: Iterable[FindingRecord]) -> list[list[FindingRecord]]:

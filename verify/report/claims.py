@@ -1,4 +1,4 @@
-"""The chapter's statements and what was measured of them: claims.md and claims.csv."""
+"""The chapter's statements and what was measured of them: claims.md."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from onnx_attest.verify.claims import STATEMENTS
 from onnx_attest.verify.records import AnyRecord, ClaimRecord
-from onnx_attest.verify.report.flatten import flat_rows
 from onnx_attest.verify.report.formats import UNKNOWN, number
 from onnx_attest.verify.report.grouping import grouped, of_kind
 from onnx_attest.verify.report.outcomes import shown
 from onnx_attest.verify.report.pictures.claims import file_name, pictures
-from onnx_attest.verify.report.tables import Table, escaped, page, to_csv, to_markdown
+from onnx_attest.verify.report.tables import Table, escaped, page, to_markdown
 
 NONE = "No statement of the chapter was tested in this run: `onnx-attest run --claims` does."
 
@@ -27,11 +26,6 @@ def claims(records: Iterable[AnyRecord]) -> str:
         image = [f"![{escaped(picture.alt)}]({file_name(claim)})"] if picture else []
         parts += [heading, *shown[:1], *image, *shown[1:]] if claim in STATEMENTS else [heading, *shown]
     return page("The chapter's statements", parts or [NONE])
-
-
-def claims_csv(records: Iterable[AnyRecord]) -> str:
-    """Return claims.csv: one line a measurement, unrounded."""
-    return to_csv(*flat_rows(ClaimRecord, of_kind(records, ClaimRecord)))
 
 
 def _statement(claim: int, records: Sequence[ClaimRecord]) -> Iterable[str]:

@@ -32,6 +32,8 @@ def _expand(name: str, value: Any) -> dict[str, Value]:
         return {}
     if isinstance(value, CaseRecord):
         return {name: value.id, **_join(name, msgspec.structs.asdict(value))}
+    if isinstance(value, msgspec.Struct):
+        return _join(name, msgspec.structs.asdict(value))
     if isinstance(value, dict):
         return _join(name, value)
     if isinstance(value, tuple):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.records import AnyRecord, encode
-from onnx_attest.verify.report.views import VIEWS, render
+from onnx_attest.verify.report.views import ON_REQUEST, VIEWS, render
 
 _NEW = "new"
 RECORDS = "records.jsonl"
@@ -46,7 +46,9 @@ def write_reports(
             disk is full. The earlier report is then what it was.
     """
     records = list(records)
-    texts = {RECORDS: encode(records)} | {name: text.encode() for name, text in render(records).items()}
+    views = render(records)
+    texts = {name: views[name].encode() for name in views if name not in ON_REQUEST}
+    texts[RECORDS] = encode(records)
     if journal is not None:
         texts[JOURNAL] = journal
     try:

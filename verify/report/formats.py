@@ -82,7 +82,10 @@ def one_line(text: str) -> str:
 
 def shortened(text: str, length: int) -> str:
     """Return one line of at most `length` characters that shows where something was left out."""
-    line = one_line(text)
+    window = 2 * length
+    # What stands far behind the cut is not looked at: a message may be megabytes long.
+    while len(line := one_line(text[:window])) <= length and window < len(text):
+        window *= 2
     return line if len(line) <= length else line[: length - 4].rstrip() + " ..."
 
 

@@ -11,6 +11,7 @@ from onnx_attest.verify.records import (
     CellRecord,
     HeadroomRecord,
     LatencyRecord,
+    RelationRecord,
     StabilityRecord,
 )
 from onnx_attest.verify.report.formats import UNKNOWN
@@ -29,7 +30,7 @@ class Subject(NamedTuple):
     dtype: str
 
 
-def subject(record: HasVerdict) -> Subject:
+def subject(record: HasVerdict | RelationRecord) -> Subject:
     """Return the export that the record is about."""
     opset = UNKNOWN if record.opset is None else str(record.opset)
     return Subject(record.model, record.variant, opset, record.dtype)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from onnx_attest.verify.records import AnyRecord, HeadroomRecord
-from onnx_attest.verify.report.flatten import flat_rows
 from onnx_attest.verify.report.formats import UNKNOWN, extreme, listed, number
 from onnx_attest.verify.report.grouping import Subject, grouped, of_kind, subject
 from onnx_attest.verify.report.outcomes import shown_together
-from onnx_attest.verify.report.tables import Column, Table, fill, to_csv
+from onnx_attest.verify.report.tables import Column, Table, fill
 
 Rows = Sequence[HeadroomRecord]
 
@@ -18,11 +17,6 @@ def headroom_table(records: Iterable[AnyRecord]) -> Table:
     """Return one row an export, runtime and profile of logits; softmaxes that subtract their maximum apart."""
     rows = grouped(of_kind(records, HeadroomRecord), kind_of_row).values()
     return fill("Where it breaks", COLUMNS, rows, NOTE)
-
-
-def headroom_csv(records: Iterable[AnyRecord]) -> str:
-    """Return headroom.csv: one line for each softmax, runtime and profile, its fields unrounded."""
-    return to_csv(*flat_rows(HeadroomRecord, of_kind(records, HeadroomRecord)))
 
 
 def kind_of_row(record: HeadroomRecord) -> tuple[Subject, str, bool, str | None]:

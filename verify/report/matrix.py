@@ -59,12 +59,13 @@ def matrix(records: Sequence[AnyRecord]) -> Table:
     """
     found = entries(records)
     fields = Subject._fields if len({one.dtype for one in found.exports}) > 1 else Subject._fields[:-1]
+    with_exports = found.with_exports
     rows = []
     for one, verdict in found.exports.items():
-        export = (verdict,) if found.with_exports else ()
+        export = (verdict,) if with_exports else ()
         words = (found.words.get((one, runtime), NOT_RUN) for runtime in found.runtimes)
         rows.append((*one[: len(fields)], *export, *words))
-    columns = (*fields, *((EXPORT,) if found.with_exports else ()), *found.runtimes)
+    columns = (*fields, *((EXPORT,) if with_exports else ()), *found.runtimes)
     return Table("", columns, tuple(rows), _note(tuple(found.exports), rows, found.idle))
 
 

@@ -1,4 +1,4 @@
-"""What injected faults the gates caught: power.md and power.csv."""
+"""What injected faults the gates caught: power.md."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from onnx_attest.verify.power.score import lines
 from onnx_attest.verify.records import CORRECT, AnyRecord, PowerRecord, RunRecord
-from onnx_attest.verify.report.flatten import flat_rows
 from onnx_attest.verify.report.formats import UNKNOWN, listed, number
 from onnx_attest.verify.report.grouping import grouped, of_kind
-from onnx_attest.verify.report.tables import Column, escaped, fill, page, to_csv, to_markdown
+from onnx_attest.verify.report.tables import Column, escaped, fill, page, to_markdown
 
 NONE = "No faults were injected in this run: `onnx-attest power FILE.onnx` does."
 NOTE = (
@@ -28,11 +27,6 @@ def power(records: Iterable[AnyRecord]) -> str:
     runs = of_kind(records, RunRecord) if parts else []
     ended = [f"**{run.verdict}**" + (f": {escaped(run.reason)}" if run.reason else "") for run in runs[-1:]]
     return page("Injected faults", [*ended, *parts] or [NONE])
-
-
-def power_csv(records: Iterable[AnyRecord]) -> str:
-    """Return power.csv: one line a mutant, unrounded."""
-    return to_csv(*flat_rows(PowerRecord, of_kind(records, PowerRecord)))
 
 
 def _of_file(records: Sequence[PowerRecord]) -> Iterable[str]:

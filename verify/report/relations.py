@@ -1,14 +1,13 @@
-"""What each runtime makes of the relations between its own outputs: relations.md and relations.csv."""
+"""What each runtime makes of the relations between its own outputs: relations.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from onnx_attest.verify.records import AnyRecord, RelationRecord
-from onnx_attest.verify.report.flatten import flat_rows
 from onnx_attest.verify.report.formats import UNKNOWN, extreme, number
 from onnx_attest.verify.report.grouping import grouped, of_kind
-from onnx_attest.verify.report.tables import Column, fill, legend, page, to_csv, to_markdown
+from onnx_attest.verify.report.tables import Column, fill, legend, page, to_markdown
 
 Rows = Sequence[RelationRecord]
 
@@ -26,11 +25,6 @@ def relations(records: Iterable[AnyRecord]) -> str:
     )
     columns = list({column.name: column for column in (*ASKED, *FACTS)}.values())
     return page("Relations", (*map(to_markdown, tables), f"## Legend\n\n{legend(columns)}"))
-
-
-def relations_csv(records: Iterable[AnyRecord]) -> str:
-    """Return relations.csv: one line for each relation and runtime, its fields unrounded."""
-    return to_csv(*flat_rows(RelationRecord, of_kind(records, RelationRecord)))
 
 
 ASKED_NOTE = (

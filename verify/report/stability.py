@@ -1,17 +1,16 @@
-"""Whether the softmax is safe: stability.md and stability.csv (NUMERICS.md section 5)."""
+"""Whether the softmax is safe: stability.md (NUMERICS.md section 5)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
 from onnx_attest.verify.records import AnyRecord, StabilityRecord
-from onnx_attest.verify.report.flatten import flat_rows
 from onnx_attest.verify.report.formats import UNKNOWN, extreme, listed, number, ratio, share
 from onnx_attest.verify.report.grouping import grouped, of_kind, subject, subject_on_runtime
 from onnx_attest.verify.report.headroom import COLUMNS, headroom_table
 from onnx_attest.verify.report.outcomes import shown_together
 from onnx_attest.verify.report.reasons import NO_REASON
-from onnx_attest.verify.report.tables import Column, fill, legend, page, to_csv, to_markdown
+from onnx_attest.verify.report.tables import Column, fill, legend, page, to_markdown
 
 Rows = Sequence[StabilityRecord]
 Show = Callable[[float | None], str]
@@ -36,11 +35,6 @@ def stability(records: Iterable[AnyRecord]) -> str:
             f"### Where it breaks\n\n{legend(COLUMNS)}",
         ),
     )
-
-
-def stability_csv(records: Iterable[AnyRecord]) -> str:
-    """Return stability.csv: one line for each attention and case, its fields unrounded."""
-    return to_csv(*flat_rows(StabilityRecord, of_kind(records, StabilityRecord)))
 
 
 def _all_columns() -> list[Column[Rows]]:

@@ -24,6 +24,9 @@ WIDTH = 120
 # A screen has 45 lines: the summary names the causes, accuracy.md holds the whole messages and all of them.
 MESSAGE, NEXT_STEP, LINES = 160, 100, 8
 _SEVERITIES = ("error", "warning", "note")
+CUDA_NEVER = "The CUDA path has never been executed in this run: nothing here says anything about a GPU."
+CUDA_ELSEWHERE = "CUDA was not executed in this run. Recorded elsewhere, and no part of this verdict:"
+EVERY_NUMBER = "Every number: accuracy.md, stability.md, relations.md, latency.md, claims.md, and the same in full precision as .csv."
 
 
 def summary(records: Iterable[AnyRecord]) -> str:
@@ -31,25 +34,39 @@ def summary(records: Iterable[AnyRecord]) -> str:
     records = list(records)
     parts = (
         headline(records),
-        _why(records),
+        _wrapped(escaped(why(records))),
         to_markdown(matrix(records)).rstrip() if with_verdict(records) else "",
-        _section("Skipped, errored or inconclusive, each reason once:", _reasons(records)),
-        _section("Known failures, which do not count:", _known_failures(records)),
-        _section("Findings:", _findings(records)),
-        _cuda(records),
-        _environment(records),
-        "Every number: accuracy.md, stability.md, relations.md, latency.md, claims.md, and the same in full precision as .csv.",
+        *(_section(title, lines) for title, lines in lists(records).items() if lines),
+        _section(*cuda(records)),
+        "\n".join(_wrapped(escaped(line)) for line in environment(records)),
+        EVERY_NUMBER,
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _why(records: Sequence[AnyRecord]) -> str:
+def lists(records: Sequence[AnyRecord]) -> dict[str, list[str]]:
+    """Return what stands under the matrix by its heading: each reason, known failure and kind of finding once."""
+    return {
+        "Skipped, errored or inconclusive, each reason once:": _reasons(records),
+        "Known failures, which do not count:": _known_failures(records),
+        "Findings:": _findings(records),
+    }
+
+
+def cut(lines: Sequence[str]) -> list[str]:
+    """Return the lines that a screen has room for, and how many were left out."""
+    left_out = len(lines) - LINES
+    return [*lines[:LINES], *([f"and {left_out} more, see the tables"] if left_out > 0 else [])]
+
+
+def why(records: Sequence[AnyRecord]) -> str:
+    """Return the run's reason and what was required, "" if there is nothing of both."""
     run = last_run(records)
     if run is None:
         return ""
     required = f"Required: {', '.join(run.required)}." if run.required else ""
     reason = f"Why: {shortened(run.reason, MESSAGE).rstrip('.')}." if run.reason else ""
-    return _wrapped(escaped(" ".join(filter(None, (reason, required)))))
+    return " ".join(filter(None, (reason, required)))
 
 
 def _reasons(records: Sequence[AnyRecord]) -> list[str]:
@@ -95,18 +112,14 @@ def _found(same: Sequence[FindingRecord]) -> str:
     return f"{first.code} {first.severity}, {where}{more}: {message.rstrip('. ')}. Next: {next_step}"
 
 
-def _cuda(records: Sequence[AnyRecord]) -> str:
+def cuda(records: Sequence[AnyRecord]) -> tuple[str, list[str]]:
+    """Return what is to be said of the CUDA path where this run did not take it, and what was recorded elsewhere."""
     if any(map(ran_on_cuda, records)):
-        return ""
+        return "", []
     evidence = of_kind(records, EvidenceRecord)
     if not evidence:
-        return _wrapped(
-            "The CUDA path has never been executed in this run: nothing here says anything about a GPU."
-        )
-    return _section(
-        "CUDA was not executed in this run. Recorded elsewhere, and no part of this verdict:",
-        list(map(_recorded, evidence)),
-    )
+        return CUDA_NEVER, []
+    return CUDA_ELSEWHERE, list(map(_recorded, evidence))
 
 
 def _recorded(evidence: EvidenceRecord) -> str:
@@ -119,11 +132,12 @@ def _recorded(evidence: EvidenceRecord) -> str:
     )
 
 
-def _environment(records: Sequence[AnyRecord]) -> str:
+def environment(records: Sequence[AnyRecord]) -> list[str]:
+    """Return the machine with its versions, and the settings that are not defaults, a line each."""
     lines = dict.fromkeys(map(_machine, of_kind(records, EnvironmentRecord)))
     told = [f"Environment: {line}" for line in lines or ("not recorded",)]
     settings = dict.fromkeys(map(_settings, of_kind(records, EnvironmentRecord)))
-    return "\n".join(_wrapped(escaped(line)) for line in (*told, *filter(None, settings)))
+    return [*told, *filter(None, settings)]
 
 
 def _settings(environment: EnvironmentRecord) -> str:
@@ -140,11 +154,7 @@ def _machine(environment: EnvironmentRecord) -> str:
 
 
 def _section(title: str, lines: Sequence[str]) -> str:
-    if not lines:
-        return ""
-    left_out = len(lines) - LINES
-    rest = [f"and {left_out} more, see the tables"] if left_out > 0 else []
-    return "\n".join((title, *(_wrapped(f"- {escaped(line)}") for line in (*lines[:LINES], *rest))))
+    return "\n".join((_wrapped(escaped(title)), *(_wrapped(f"- {escaped(line)}") for line in cut(lines))))
 
 
 def _wrapped(text: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
+import signal
 import subprocess
 import tempfile
 import threading
@@ -30,11 +32,21 @@ class Chromium:
     """One session of one browser."""
 
     def __init__(self, chromium: str, chromedriver: str, flags: tuple[str, ...] = ()) -> None:
-        """Start the driver and the browser.
+        """Start the driver and the browser, a second time if the first one fails.
 
         Raises:
             HostError: one of them does not start; their own words.
         """
+        try:
+            self._start(chromium, chromedriver, flags)
+        except HostError as first:
+            # A busy machine lets a browser's start fail now and then; nothing has been asked of it yet.
+            try:
+                self._start(chromium, chromedriver, flags)
+            except HostError as second:
+                raise HostError(f"{second}; and before that: {first}") from second
+
+    def _start(self, chromium: str, chromedriver: str, flags: tuple[str, ...]) -> None:
         self._profile = tempfile.TemporaryDirectory(
             prefix="onnx-attest-chromium-", ignore_cleanup_errors=True
         )
@@ -81,7 +93,11 @@ class Chromium:
         assert self._process.stdin is not None  # both are pipes
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(_GRACE_S)
+        try:
+            self._process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:  # its shell has not come to it yet: the machine is busy
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
         self._process.stdout.close()
         self._profile.cleanup()
 

@@ -116,9 +116,10 @@ def descendants_die_with_us(command: list[str]) -> list[str]:
     """Return a command that runs another one in this new process group, and ends the group at the end of its input.
 
     A browser driver that is killed leaves its browser behind; so the group goes as a whole, when we close the pipe or
-    are killed ourselves. To be started with `start_new_session=True`.
+    are killed ourselves. To be started with `start_new_session=True`. The shell lets go of the command's output, which
+    ends with the command then.
     """
-    return ["sh", "-c", '"$@" & read -r nothing; kill -9 0', "sh", *command]
+    return ["sh", "-c", '"$@" & exec >/dev/null 2>&1; read -r nothing; kill -9 0', "sh", *command]
 
 
 def is_posix() -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from onnx_attest.verify.finder.find import find
 from onnx_attest.verify.finder.found import Found
 from onnx_attest.verify.findings import Finding
-from onnx_attest.verify.static import masks, scales, sizes, softmaxes
+from onnx_attest.verify.static import codes, masks, scales, sizes, softmaxes
 
 RULES = (
     masks.of_one_row,
@@ -25,6 +25,7 @@ RULES = (
     masks.zero_times_infinity,
     masks.before_a_softcap,
     masks.aligned_by_equal_lengths,
+    codes.that_swallow,
 )
 
 
