@@ -14,7 +14,7 @@ CHAPTER := $(addprefix --model=,sdpa self-attention mha causal sdpa-naive sdpa-u
 .DEFAULT_GOAL := help
 .PHONY: help verify verify-all verify-cuda web test test-slow test-lowest lint format types layers check reference conformance bench \
 	bench-oracle bench-detection bench-run bench-speed bench-latency bench-regressions bench-check bench-cases bench-bundles bench-long bench-page \
-	bench-kills axe clean
+	bench-kills bench-ray axe clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -138,6 +138,10 @@ bench-long: $(READY)  ## one attention of 32,768 tokens verified whole and one o
 
 bench-kills: $(READY)  ## kill -9 at 50 random moments of a run, each followed by --resume; half an hour
 	$(BIN)/python benchmarks/kills.py
+
+bench-ray: $(READY)  ## what Ray costs beside processes of this machine, what a dying node costs, what the driver holds
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
+	$(BIN)/python benchmarks/ray_engine.py
 
 RECORDS ?= reports/reference
 bench-page: $(READY)  ## size of report.html, and how long it takes to open in Chromium (RECORDS=FOLDER)

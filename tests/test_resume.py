@@ -23,6 +23,7 @@ from onnx_attest.errors import UnwritableError, UsageError
 from onnx_attest.export.artifact import digest, read_artifact
 from onnx_attest.models import resolve
 from onnx_attest.verify.engine import Plan, run_cell
+from onnx_attest.verify.environment import environment
 from onnx_attest.verify.interruption import Terminated
 from onnx_attest.verify.job import Job, run_job
 from onnx_attest.verify.journal import lines
@@ -180,6 +181,17 @@ def test_a_new_run_drops_an_unfinished_one_and_says_so(tmp_path):
         assert place.begin(HEADER, resume=False, on_note=notes.append).finished == []
     assert notes == [f"an unfinished run into {tmp_path / 'report'} is dropped (--resume would have gone on)"]
     assert list(tmp_path.iterdir()) == [], "with nothing finished, nothing stays"
+
+
+def test_what_a_kill_left_of_a_report_goes(tmp_path):
+    (tmp_path / ".report.abc" / "new" / "pictures").mkdir(parents=True)
+    earlier = tmp_path / ".report.def" / "old"
+    earlier.mkdir(parents=True)
+    (tmp_path / ".reports.abc" / "new").mkdir(parents=True)
+    with workplace(tmp_path / "report"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".report.def", ".reports.abc"]
+    assert earlier.is_dir()
 
 
 def test_what_does_not_get_as_far_as_its_journal_leaves_an_earlier_one(tmp_path):
@@ -366,6 +378,19 @@ def test_another_version_of_a_runtime_is_another_run(job, monkeypatch):
         run_job(job(resume=True))
 
 
+def test_a_run_that_goes_on_elsewhere_names_both_machines(job, monkeypatch):
+    def elsewhere(*arguments: Any) -> EnvironmentRecord:
+        return msgspec.structs.replace(environment(*arguments), cpu="another")
+
+    def machines(records: Sequence[AnyRecord]) -> list[str]:
+        return [record.cpu for record in records if isinstance(record, EnvironmentRecord)]
+
+    (here,) = machines(run_job(job(engine=Engine(2, KeyboardInterrupt()))))
+    assert machines(run_job(job(engine=Engine(1, KeyboardInterrupt()), resume=True))) == [here]
+    monkeypatch.setattr("onnx_attest.verify.job.environment", elsewhere)
+    assert machines(run_job(job(resume=True))) == [here, "another"]
+
+
 # --- shards -----------------------------------------------------------------------------------------------------
 
 
@@ -411,6 +436,15 @@ def test_a_run_in_shards_times_nothing_and_says_so_once(job, tmp_path):
     merged = merge([tmp_path / "shard1", tmp_path / "shard2"], tmp_path / "merged", tmp_path)
     (said,) = [record.message for record in merged if getattr(record, "code", "") == "OA704"]
     assert "shards" in said
+
+
+def test_a_report_made_again_is_still_a_shard(job, command, tmp_path):
+    run_job(job("shard", shard=Shard(1, 2)))
+    journal = (tmp_path / "shard" / FILE).read_bytes()
+    command("report", tmp_path / "shard", "-o", tmp_path / "shard")
+    assert (tmp_path / "shard" / FILE).read_bytes() == journal
+    run_job(job("shard"))
+    assert not (tmp_path / "shard" / FILE).exists(), "a whole run is none"
 
 
 def test_shards_that_are_not_all_of_one_run_are_refused(job, command, tmp_path):

@@ -17,7 +17,7 @@ from onnx_attest.verify.inputs import axes_of_shapes, check_inputs
 from onnx_attest.verify.interruption import INTERRUPTIONS, name_of
 from onnx_attest.verify.journal.basis import basis_of_artifact, basis_of_plan, versions
 from onnx_attest.verify.journal.lines import Header, Journal
-from onnx_attest.verify.journal.workplace import workplace
+from onnx_attest.verify.journal.workplace import Workplace, workplace
 from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.records import (
     AnyRecord,
@@ -119,7 +119,7 @@ def verify(
         UsageError: the file cannot be read, or names and shapes do not fit it.
     """
     asked = _Asked(runtimes, require, against, input_shapes, inputs)
-    report, interruption = _verified(artifact, asked, plan or Plan(), None)
+    report, interruption = _verified(artifact, asked, plan or Plan())
     if interruption is not None:
         raise interruption
     return report
@@ -159,9 +159,8 @@ def verify_into(
     """
     plan = plan or Plan()
     with workplace(folder) as place:
-        begin = partial(place.begin, resume=resume, on_note=on_note)
-        asked = _Asked((), require, against, input_shapes, inputs)
-        report, interruption = _verified(artifact, asked, plan, begin, place.environments)
+        asked = _Asked((), require, against, input_shapes, inputs, place, resume, on_note)
+        report, interruption = _verified(artifact, asked, plan)
         if interruption is not None and not any(cell.case for cell in report.cells):
             raise interruption  # there is nothing to be reported
         report.save(folder, journal=None if plan.shard.is_whole else place.read_journal())
@@ -179,14 +178,13 @@ class _Asked:
     against: Any
     shapes: Mapping[str, Sequence[int]] | None
     inputs: Tensors | None
+    place: Workplace | None = None
+    resume: bool = False
+    on_note: Callable[[str], None] = lambda note: None
 
 
 def _verified(
-    artifact: Artifact | str | Path,
-    asked: _Asked,
-    plan: Plan,
-    begin: Callable[[Header], Journal] | None,
-    environments: Callable[[EnvironmentRecord], list[EnvironmentRecord]] = lambda now: [now],
+    artifact: Artifact | str | Path, asked: _Asked, plan: Plan
 ) -> tuple[Report, BaseException | None]:
     """Return the report, and what interrupted it."""
     started, against = time.monotonic(), asked.against
@@ -204,16 +202,16 @@ def _verified(
     with processes_of(plan.runtimes):
         signature = read_signature(subject)
         plan = _with_given(plan, signature, asked.shapes, asked.inputs)
-        if begin is not None:
-            plan = replace(plan, journal=partial(_begun, begin, plan, subject, tuple(asked.require)))
+        if asked.place is not None:
+            plan = replace(plan, journal=partial(_begun, asked.place, asked, plan, subject))
         try:
             # First what the runtimes' processes can meanwhile be started for.
             for record in verify_artifact(subject, plan, signature):
                 seen.append(record)  # noqa: PERF402 - what came before an interruption is kept
         except INTERRUPTIONS as error:
             interruption = error
-        now = environment(plan.runtimes, command_line(), plan.configuration)
-        records: list[AnyRecord] = [*environments(now), *seen]
+        kept = [] if asked.place is None else asked.place.environments
+        records: list[AnyRecord] = [*(kept or [_environment(plan)]), *seen]
     part = [] if interruption is None else [f"interrupted by {name_of(interruption)}: cases are missing"]
     part += [] if plan.shard.is_whole else [f"shard {plan.shard} of the cases"]
     duration_s = time.monotonic() - started
@@ -228,23 +226,24 @@ def _verified(
 
 
 def _begun(
-    begin: Callable[[Header], Journal],
-    plan: Plan,
-    artifact: Artifact,
-    required: tuple[str, ...],
-    units: tuple[str, ...],
+    place: Workplace, asked: _Asked, plan: Plan, artifact: Artifact, units: tuple[str, ...]
 ) -> Journal:
     """Open the journal of a verification; its runtimes have answered by now, and cost no more time."""
-    basis = basis_of_plan(plan) | basis_of_artifact(artifact) | versions(plan.runtimes)
     header = Header(
         command="verify",
-        basis=basis,
+        basis=basis_of_plan(plan) | basis_of_artifact(artifact) | versions(plan.runtimes),
         shard=str(plan.shard),
         runtimes=tuple(runtime.name for runtime in plan.runtimes),
         units=units,
-        required=required,
+        required=tuple(asked.require),
     )
-    return begin(header)
+    journal = place.begin(header, resume=asked.resume, on_note=asked.on_note)
+    place.runs_on(_environment(plan))
+    return journal
+
+
+def _environment(plan: Plan) -> EnvironmentRecord:
+    return environment(plan.runtimes, command_line(), plan.configuration)
 
 
 def _with_given(

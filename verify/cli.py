@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from onnx_attest.verify.engine import Plan
     from onnx_attest.verify.records import AnyRecord
     from onnx_attest.verify.runtimes.base import Runtime
+    from onnx_attest.verify.task import Engine
+    from onnx_attest.verify.workers.child import Limits
 
 app = typer.Typer(
     name=console.PROGRAM,
@@ -143,6 +145,12 @@ def run(
     baseline: Baseline = None,
     github_summary: GithubSummary = False,
     profile: Annotated[bool, typer.Option("--profile", help="Also say where the time went.")] = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="Where models are verified: local, ray, or ray://HOST:PORT; timing is done here all the same."
+        ),
+    ] = "local",
     shard: ShardOption = "1/1",
     resume: Resume = False,
     json: Json = False,
@@ -161,6 +169,7 @@ def run(
     limits = _limits(time_limit, memory_limit)
     plan = _plan(_runtimes(runtime, require, limits), known, seed, threads, fail_fast, _resolved(context))
     task_limits = _for_all(limits)
+    of_tasks = Limits(task_limits["time_s"] or SILENCE_S, task_limits["memory_bytes"])
     with console.progress() as step:
         entries = [resolve(name) for name in model] if model else list(catalogue().values())
         job = Job(
@@ -173,7 +182,8 @@ def run(
             claims,
             latency,
             jobs,
-            Limits(task_limits["time_s"] or SILENCE_S, task_limits["memory_bytes"]),
+            of_tasks,
+            _engine(engine, of_tasks, step),
             profile=profile,
             on_step=step,
             evidence=evidence,
@@ -629,6 +639,19 @@ def _plan(
         fail_fast=fail_fast,
         configuration=configuration,
     )
+
+
+def _engine(name: str, limits: Limits, on_step: Callable[[str], None]) -> Engine | None:
+    """Return the engine of this name, None for the one of this machine."""
+    if name == "local":
+        return None
+    from functools import partial
+
+    from onnx_attest.verify.on_ray import NAME, run_on_ray
+
+    if name != NAME and not name.startswith(f"{NAME}://"):
+        raise UsageError(f"unknown engine {name!r}; there are local, ray and ray://HOST:PORT")
+    return partial(run_on_ray, address="" if name == NAME else name, limits=limits, on_step=on_step)
 
 
 def _refuse_without_folder(output: Path | None, plan: Plan, *, resume: bool) -> None:

@@ -32,7 +32,7 @@ from onnx_attest.verify.journal.workplace import Workplace, workplace
 from onnx_attest.verify.latency import LENGTHS, AnyTimed, grouped_jobs, measure, worth_timing
 from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.pool import cores, run_tasks
-from onnx_attest.verify.records import AnyRecord, ArtifactRecord, ClaimRecord, EnvironmentRecord, TimeRecord
+from onnx_attest.verify.records import AnyRecord, ArtifactRecord, ClaimRecord, TimeRecord
 from onnx_attest.verify.report import write_reports
 from onnx_attest.verify.runtimes.isolated import processes_of
 from onnx_attest.verify.runtimes.registry import reference_of
@@ -143,7 +143,6 @@ class _Run:
 
     def __init__(self, job: Job, tasks: Mapping[str, Task], units: tuple[str, ...], place: Workplace) -> None:
         self._job, self._tasks, self._units, self._place = job, tasks, units, place
-        self._environments: list[EnvironmentRecord] = []
         self._after: list[AnyRecord] = []
         self.done: dict[str, list[AnyRecord]] = {}
         self.watch = Stopwatch(time.monotonic)
@@ -163,7 +162,7 @@ class _Run:
             required=job.required,
         )
         self._place.begin(header, resume=job.resume, on_note=job.on_note)
-        self._environments = self._place.environments(now)
+        self._place.runs_on(now)
         with self.watch.stage("tasks"):
             self._verify()
         if job.latency:
@@ -175,7 +174,7 @@ class _Run:
 
     def records(self) -> list[AnyRecord]:
         """Return the records of what is done, in the order of the tasks."""
-        return [*self._environments, *self._of_tasks(), *self._after]
+        return [*self._place.environments, *self._of_tasks(), *self._after]
 
     def part(self, interruption: BaseException | None) -> str:
         """Return in words what of the run there is, "" if that is all."""

@@ -59,7 +59,7 @@ def run_tasks(
     """
     limits = limits or Limits()
     whole = usual_limits(limits.time_s, limits.memory_bytes)
-    ready = [msgspec.structs.replace(task, threads=task.threads or _THREADS) for task in tasks]
+    ready = [with_threads(task) for task in tasks]
     threads = max((task.threads or _THREADS for task in ready), default=_THREADS)
     count = max(1, min(processes or _fitting(threads, whole.memory_bytes), len(tasks)))
     shared = _shared(whole, 1 if limits.memory_bytes is not None else count)
@@ -115,13 +115,51 @@ def run_tasks(
             raise
 
 
-_NEEDED_BYTES = 3 * 2**29
+def with_threads(task: Task) -> Task:
+    """Return a task that says how many threads each runtime has; as many wherever it is done."""
+    return msgspec.structs.replace(task, threads=task.threads or _THREADS)
+
+
+class TaskProcess:
+    """A process that does tasks one after another, for an engine that finds a place for it; it lasts as long as its owner."""
+
+    def __init__(
+        self, limits: Limits | None = None, worker: Sequence[str] = _WORKER, threads: int = _THREADS
+    ) -> None:
+        """Say what it may take, and how many threads its numerical libraries have."""
+        self._limits = usual_limits(*((limits.time_s, limits.memory_bytes) if limits else ()))
+        self._folder = TemporaryDirectory(prefix="onnx-attest-tasks-")
+        self._number = 0
+        folder = Path(self._folder.name)
+        self._child = Child(worker, threads, folder / "stderr.txt", memory_bytes=self._limits.memory_bytes)
+
+    def run(self, task: Task, on_step: Callable[[Step], None] = lambda step: None) -> list[AnyRecord]:
+        """Return the records of a task; what crashes, hangs or takes too much memory is errored.
+
+        Raises:
+            UnwritableError: it could not write its files.
+        """
+        self._number += 1
+        path = Path(self._folder.name) / f"records-{self._number}.jsonl"
+        attempts = _Attempts(self._child, path, 0, on_step, self._limits.time_s)
+        records = attempts.run(with_threads(task), alone=True)
+        assert records is not None  # alone, it has all the memory there is
+        path.unlink(missing_ok=True)
+        return records
+
+    def close(self) -> None:
+        """End it."""
+        self._child.stop(at_once=True)
+        self._folder.cleanup()
+
+
+NEEDED_BYTES = 3 * 2**29
 """A process holds torch, its exporter and the runtimes: about a gigabyte; half of one more for what it computes."""
 
 
 def _fitting(threads: int, memory_bytes: int | None) -> int:
     """Return how many processes there are cores and memory for."""
-    by_memory = _MOST_PROCESSES if memory_bytes is None else memory_bytes // _NEEDED_BYTES
+    by_memory = _MOST_PROCESSES if memory_bytes is None else memory_bytes // NEEDED_BYTES
     return min(cores() // threads, by_memory, _MOST_PROCESSES)
 
 

@@ -47,8 +47,14 @@ def report(
         console.write(output, views[name])
         console.note(f"{name} is in {output}.")
     elif output is not None:
-        artifacts = records / "artifacts" if records.is_dir() else records.parent / "artifacts"
-        same = artifacts.is_dir() and artifacts.parent.resolve() == output.resolve()
-        write_reports(read, output, artifacts if same else None)
+        given = records if records.is_dir() else records.parent
+        artifacts, journal = given / "artifacts", given / "journal.jsonl"
+        same = given.resolve() == output.resolve()
+        write_reports(
+            read,
+            output,
+            artifacts if same and artifacts.is_dir() else None,
+            journal=journal.read_bytes() if same and journal.is_file() else None,
+        )
         console.show(f"The reports are in {output}.")
     append(read, step)

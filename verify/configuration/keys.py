@@ -83,6 +83,7 @@ KEYS = (
     Key("variant", TEXTS, "Its variants.", "all that each model has", '["attention"]', ("run",), "variant"),
     Key("dtype", TEXTS, "Its dtypes of the graphs.", "float32 and float16", '["float32"]', ("run",), "dtype"),
     Key("jobs", whole(1), "Models that it verifies at a time.", "one a core", "2", ("run",), "jobs"),
+    Key("engine", TEXT, "Where it verifies models: `local`, `ray` or `ray://HOST:PORT`.", "local", '"ray"', ("run",), "engine"),
     Key("claims", TRUTH, "Whether it tests the chapter's statements.", "if sdpa is among the models", "false", ("run",), "claims"),
     Key("latency", TRUTH, "Whether it times what was verified.", "true", "false", ("run",), "latency"),
     Key("baseline", PATH, "Records of an earlier run to compare with: exit code 1 if something became worse.", "none", '"reports/reference"', ("run", "verify"), "baseline"),

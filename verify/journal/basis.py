@@ -26,7 +26,7 @@ from onnx_attest.verify.runtimes.isolated import Isolated
 if TYPE_CHECKING:
     from onnx_attest.verify.engine import Plan
 
-_ABOUT_THE_CALL = ("output", "jobs", "evidence")
+_ABOUT_THE_CALL = ("output", "jobs", "engine", "evidence", "baseline")
 """Settings that change no record."""
 _PARTS = ("onnx_attest.models", "onnx_attest.export", "onnx_attest.verify")
 _SHOWN = 12
@@ -37,7 +37,7 @@ def basis_of_plan(plan: Plan) -> dict[str, str]:
     """Return what a plan says, but for its runtimes' versions: see `versions`."""
     found = {
         "version of onnx-attest": __version__,
-        "code of onnx-attest": _code(),
+        "code of onnx-attest": code_digest(),
         "version of Python": platform.python_version(),
         **{f"version of {name}": version for name, version in packages().items()},
         **dict(kv for runtime in plan.runtimes for kv in _options(runtime)),
@@ -135,7 +135,7 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 @cache
-def _code() -> str:
+def code_digest() -> str:
     """Return the digest of this package's own sources, the catalogue's among them."""
     found = hashlib.sha256()
     for part in _PARTS:

@@ -22,7 +22,7 @@ from onnx_attest.verify.environment import machine_of
 from onnx_attest.verify.journal.basis import differences
 from onnx_attest.verify.journal.lines import ENVIRONMENT, FILE, Header, Journal
 from onnx_attest.verify.records import EnvironmentRecord
-from onnx_attest.verify.report.folder import refuse_unwritable
+from onnx_attest.verify.report.folder import half_written, refuse_unwritable
 
 try:
     import fcntl as _fcntl
@@ -42,12 +42,14 @@ class Workplace:
         artifacts: folder of the exported files of finished units.
         scratch: folder of this process.
         journal: None before `begin`.
+        environments: where the units were finished, each machine once; none before `runs_on`.
     """
 
     def __init__(self, path: Path, report: Path) -> None:
         self.path, self.artifacts = path, path / "artifacts"
         self.scratch = Path(tempfile.mkdtemp(dir=path, prefix="process."))
         self.journal: Journal | None = None
+        self.environments: list[EnvironmentRecord] = []
         self._report = report
 
     def begin(
@@ -67,8 +69,13 @@ class Workplace:
         path = self.path / FILE
         found = self._found(path, resume)
         if found is not None and resume:
-            _refuse_other(found.header, header, self._report)
+            try:
+                _refuse_other(found.header, header, self._report)
+            except UsageError:
+                found.close()
+                raise
             self.journal = found
+            self._make_artifacts()
             on_note(f"goes on where {self._report} was left: {len(found.finished)} finished")
         else:
             if resume:
@@ -77,13 +84,16 @@ class Workplace:
                 on_note(f"an unfinished run into {self._report} is dropped (--resume would have gone on)")
             if found is not None:
                 found.close()
-            try:
-                shutil.rmtree(self.artifacts, ignore_errors=True)
-                self.artifacts.mkdir()
-            except OSError as error:
-                raise UnwritableError(f"cannot write {self.artifacts}: {error.strerror}") from error
+            shutil.rmtree(self.artifacts, ignore_errors=True)
+            self._make_artifacts()
             self.journal = Journal.begun(path, header)
         return self.journal
+
+    def _make_artifacts(self) -> None:
+        try:
+            self.artifacts.mkdir(exist_ok=True)
+        except OSError as error:
+            raise UnwritableError(f"cannot write {self.artifacts}: {error.strerror}") from error
 
     @staticmethod
     def _found(path: Path, resume: bool) -> Journal | None:
@@ -100,18 +110,13 @@ class Workplace:
         assert self.journal is not None
         return self.journal
 
-    def environments(self, now: EnvironmentRecord) -> list[EnvironmentRecord]:
-        """Return where the units were finished, here and where an earlier process ran, each machine once."""
-        if self.journal is None:  # interrupted before it was begun
-            return [now]
-        journal, seen = self.opened, list[EnvironmentRecord]()
-        for name in journal.names:
-            if name.startswith(ENVIRONMENT):
-                seen.append(journal.kept(name, EnvironmentRecord))
-        if all(machine_of(one) != machine_of(now) for one in seen):
-            journal.keep(f"{ENVIRONMENT} {len(seen) + 1}", now)
-            seen.append(now)
-        return seen
+    def runs_on(self, machine: EnvironmentRecord) -> None:
+        """Keep where this process runs, unless an earlier one ran there too."""
+        names = [name for name in self.opened.names if name.startswith(f"{ENVIRONMENT} ")]
+        self.environments = [self.opened.kept(name, EnvironmentRecord) for name in names]
+        if all(machine_of(one) != machine_of(machine) for one in self.environments):
+            self.environments.append(machine)
+            self.opened.keep(f"{ENVIRONMENT} {len(self.environments)}", machine)
 
     def take(self, folder: Path) -> None:
         """Put the exported files of a finished unit among the others.
@@ -138,7 +143,8 @@ class Workplace:
         """Remove it: the report stands."""
         self.opened.close()
         self.journal = None
-        (self.path / FILE).unlink()  # first: without it nothing is taken for unfinished
+        with contextlib.suppress(OSError):  # the report stands all the same
+            (self.path / FILE).unlink()  # first: without it nothing is taken for unfinished
         shutil.rmtree(self.path, ignore_errors=True)
 
     def leave(self) -> None:
@@ -165,7 +171,7 @@ def workplace(report: Path) -> Iterator[Workplace]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(_locked(path, report))
-            for old in path.glob("process.*"):  # of processes that were killed
+            for old in (*path.glob("process.*"), *half_written(target)):  # of processes that were killed
                 shutil.rmtree(old, ignore_errors=True)
             place = Workplace(path, report)
         except OSError as error:

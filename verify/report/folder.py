@@ -7,23 +7,25 @@ process killed between the two leaves it whole in `.NAME.*/old`.
 
 from __future__ import annotations
 
+import glob
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.records import AnyRecord, encode
 from onnx_attest.verify.report.views import ON_REQUEST, VIEWS, render
 
+_NEW = "new"
 RECORDS = "records.jsonl"
 JOURNAL = "journal.jsonl"
 ARTIFACTS = "artifacts"
 PICTURES = "pictures"
 # Replacing a folder deletes what is in it, so it may hold nothing but a report. Finder adds its file anywhere.
 # A table of the benchmarks may stand beside a committed report: a new report keeps it.
-KEPT = ("detection.md", "operators.md")
+KEPT = ("bundles.md", "detection.md", "operators.md")
 OURS = frozenset({RECORDS, JOURNAL, ARTIFACTS, PICTURES, *VIEWS, *KEPT, ".DS_Store"})
 
 
@@ -78,6 +80,16 @@ def refuse_unwritable(folder: Path) -> None:
         ) from error
 
 
+def half_written(folder: Path) -> Iterator[Path]:
+    """Yield the scratch folders of reports that were being written to `folder` when their process was killed.
+
+    One that holds the earlier report is not among them.
+    """
+    for path in folder.parent.glob(f".{glob.escape(folder.name)}.*"):
+        if path.is_dir() and [entry.name for entry in path.iterdir()] == [_NEW]:
+            yield path
+
+
 def _resolved(folder: Path) -> Path:
     try:
         return folder.resolve()
@@ -108,7 +120,7 @@ def _existing(artifacts: Path) -> Path:
 def _replace(target: Path, texts: Mapping[str, bytes], source: Path | None) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-    new, old = scratch / "new", scratch / "old"
+    new, old = scratch / _NEW, scratch / "old"
     try:
         _build(new, texts, source)
         for kept in (target / name for name in KEPT):
