@@ -193,8 +193,8 @@ def do_task(task: bytes, code: str, limits: Limits | None, worker: tuple[str, ..
     decoded = msgspec.json.decode(task, type=Task)
     key = (limits, worker, decoded.threads)
     if key not in _kept:
-        given = (worker,) if worker else ()
-        _kept[key] = TaskProcess(limits, *given, threads=decoded.threads or 1)
+        threads = decoded.threads or 1
+        _kept[key] = TaskProcess(limits, worker, threads) if worker else TaskProcess(limits, threads=threads)
         atexit.register(_kept[key].close)
     with tempfile.TemporaryDirectory(prefix="onnx-attest-task-") as name:
         folder = Path(name)
