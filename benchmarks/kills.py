@@ -64,13 +64,16 @@ def main() -> int:
             report = folder / f"report-{number}"
             after_s = draw.uniform(0, length_s)
             if (ended_s := started_and_killed(command, report, after_s)) is not None:
-                length_s = ended_s  # it was too late: the machine has less to do now
+                length_s = ended_s  # too late: the machine has less to do than before
                 shutil.rmtree(report)
                 continue
             number += 1
-            same, told = resumed(command, report, expected)
+            kept = units(report)
+            same, took_s, told = resumed(command, report, expected)
+            if kept == 0:  # it was a whole run: the machine may have more to do than before
+                length_s = took_s
             equal += same
-            print(f"{number}: killed after {after_s:.1f} s, {told}", flush=True)
+            print(f"{number}: killed after {after_s:.1f} s, {kept} tasks finished, {told}", flush=True)
     print(f"{equal} of {asked.kills} killed runs, resumed, gave the records of the whole run")
     return 0 if equal == asked.kills else 1
 
@@ -99,9 +102,9 @@ def started_and_killed(command: list[str], report: Path, after_s: float) -> floa
     return None
 
 
-def resumed(command: list[str], report: Path, expected: list[bytes]) -> tuple[bool, str]:
-    """Resume a killed run; return whether that gave what was expected, and a line about it."""
-    kept, begun = units(report), time.monotonic()
+def resumed(command: list[str], report: Path, expected: list[bytes]) -> tuple[bool, float, str]:
+    """Resume a killed run; return whether that gave what was expected, its seconds, and a line about it."""
+    begun = time.monotonic()
     again = subprocess.run(
         [*command, "-o", str(report), "--resume"], capture_output=True, text=True, check=False
     )
@@ -115,7 +118,7 @@ def resumed(command: list[str], report: Path, expected: list[bytes]) -> tuple[bo
         if same
         else f"NOT EQUAL: {lost} lost, {doubled} doubled, {len(left)} left; {again.stderr.strip()}"
     )
-    return same, f"{kept} tasks finished, resumed in {took_s:.1f} s: {verdict}"
+    return same, took_s, f"resumed in {took_s:.1f} s: {verdict}"
 
 
 def kill(pid: int) -> None:
