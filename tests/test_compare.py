@@ -283,6 +283,13 @@ def test_what_one_run_alone_has_is_said() -> None:
 def test_runs_with_nothing_in_common_prove_nothing() -> None:
     found = compare([cell()], [cell(model="other")])
     assert (found.verdict, found.exit_code) == ("inconclusive", 3)
+    assert "are the same" not in as_markdown(found)
+
+
+def test_relations_in_common_prove_nothing_of_cells_that_are_not() -> None:
+    found = compare([cell(), *relation("bitwise")], [cell(1), *relation("bitwise")])
+    assert found.compared["relations"]
+    assert (found.verdict, found.exit_code) == ("inconclusive", 3)
 
 
 def test_an_export_that_fails_now_counts() -> None:
@@ -660,7 +667,7 @@ def difference() -> Comparison:
 
 def test_markdown_says_the_verdict_first_and_the_numbers_of_the_changes() -> None:
     lines = as_markdown(difference()).splitlines()
-    assert lines[0] == "**failed**: 1 regressions; compared: 20 cells; 0 cells on the same inputs"
+    assert lines[0] == "**failed**: 1 regression; compared: 20 cells; 0 cells on the same inputs"
     change = difference().changes[0]
     assert f"- Errors, mha attention 23 float32 on ort-cpu {change.case}: {change.message}" in lines
     assert "- Python: 3.11.7 before, 3.12.1 now" in lines

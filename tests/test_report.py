@@ -42,7 +42,7 @@ from onnx_attest.verify.records import (
 )
 from onnx_attest.verify.report import accuracy, headroom, latency, render, stability, write_reports
 from onnx_attest.verify.report.by_kind import FILE_OF, csv_of
-from onnx_attest.verify.report.formats import extreme, number, ratio, seconds, share, shortened
+from onnx_attest.verify.report.formats import extreme, number, ratio, seconds, sentence, share, shortened
 from onnx_attest.verify.report.latency import latency_csv
 from onnx_attest.verify.report.outcomes import failed_gates, shown, shown_together
 from onnx_attest.verify.report.summary import WIDTH, summary
@@ -136,6 +136,12 @@ def test_extreme_of_nothing_known_is_not_a_number() -> None:
 
 def test_shortened_text_says_so() -> None:
     assert shortened("abcdefghij", 8) == "abcd ..."
+
+
+def test_a_sentence_ends_once_or_says_what_is_left_out() -> None:
+    assert sentence("It is. ", 20) == "It is."
+    assert sentence("No stop", 20) == "No stop."
+    assert sentence("The row is not in the place", 20) == "The row is not i ..."
 
 
 # Tables

@@ -236,7 +236,8 @@ _TABLE = (
         "OA201", "note", "A runtime was not used",
         "What was not run was not verified; the rows say skipped, and never passed.",
         "ort-cuda on a machine without CUDA libraries: libcublasLt.so.13 cannot be opened.",
-        "Install what the reason names, or run on a machine that has it; onnx-attest doctor shows each runtime.",
+        "Do what the reason says: give or install what it names, or run on a machine that has it; onnx-attest doctor shows "
+        "each runtime.",
     ),
     Code(
         "OA202", "error", "The session runs elsewhere than asked",

@@ -81,10 +81,14 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> Literal["passed", "failed", "inconclusive"]:
-        """Failed if something got worse that counts, inconclusive if the runs have nothing in common."""
+        """Failed if something got worse that counts, inconclusive if the runs have nothing in common.
+
+        Where cells ran and none of them is in both, the rest proves nothing of them.
+        """
         if self.regressions:
             return "failed"
-        return "passed" if any(self.compared.values()) else "inconclusive"
+        lonely = (self.appeared or self.vanished) and not self.compared.get("cells")
+        return "passed" if any(self.compared.values()) and not lonely else "inconclusive"
 
     @property
     def exit_code(self) -> int:

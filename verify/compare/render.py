@@ -37,7 +37,7 @@ def as_markdown(comparison: Comparison) -> str:
         _by_kind("Worse, and does not count", [one for one in others if one.direction == "worse"], LINES),
         _by_kind("Better", [one for one in others if one.direction == "better"], LINES),
         _by_kind("Other", [one for one in others if one.direction == "other"], LINES),
-        _versions(comparison.versions),
+        _versions(comparison.versions, proven=comparison.verdict != "inconclusive"),
         _named("Not run any more", comparison.vanished),
         _named("New", comparison.appeared),
         _named("Not compared", comparison.not_compared),
@@ -59,8 +59,8 @@ def as_object(comparison: Comparison) -> dict[str, Any]:
 def _headline(comparison: Comparison) -> str:
     words = {
         "passed": "no regression",
-        "failed": f"{len(comparison.regressions)} regressions",
-        "inconclusive": "the runs have nothing in common that could be compared",
+        "failed": f"{(count := len(comparison.regressions))} regression{'s' * (count != 1)}",
+        "inconclusive": "the runs have no cell in common: other models, sizes or runtimes",
     }
     counts = ", ".join(f"{count} {kind}" for kind, count in comparison.compared.items() if count)
     compared = f"; compared: {counts}; {comparison.same_inputs} cells on the same inputs" if counts else ""
@@ -74,14 +74,14 @@ def _by_kind(title: str, changes: Sequence[Change], most: int | None) -> str:
     return _list(title, lines, most)
 
 
-def _versions(versions: Mapping[str, tuple[str | None, str | None]]) -> str:
+def _versions(versions: Mapping[str, tuple[str | None, str | None]], *, proven: bool) -> str:
     lines = [
         f"{name}: {before or UNKNOWN} before, {after or UNKNOWN} now"
         for name, (before, after) in versions.items()
     ]
-    return (
-        _list("What changed around it", lines, None) if lines else "Machine, software and files are the same."
-    )
+    if lines:
+        return _list("What changed around it", lines, None)
+    return "Machine, software and files are the same." if proven else ""
 
 
 def _named(title: str, named: Mapping[str, str]) -> str:

@@ -89,6 +89,12 @@ def shortened(text: str, length: int) -> str:
     return line if len(line) <= length else line[: length - 4].rstrip() + " ..."
 
 
+def sentence(text: str, length: int) -> str:
+    """Return the same with one full stop at its end, or with the mark of what was left out."""
+    line = shortened(text, length)
+    return line if line.endswith("...") else f"{line.rstrip('. ')}."
+
+
 def printable(text: str) -> str:
     """Return the text with a mark in the place of what HTML and SVG forbid, or what turns the order of letters round."""
     if text.isprintable():

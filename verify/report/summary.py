@@ -12,7 +12,7 @@ from onnx_attest.verify.records import (
     EvidenceRecord,
     FindingRecord,
 )
-from onnx_attest.verify.report.formats import UNKNOWN, listed, shortened
+from onnx_attest.verify.report.formats import UNKNOWN, listed, sentence, shortened
 from onnx_attest.verify.report.grouping import grouped, judged, of_kind, with_verdict
 from onnx_attest.verify.report.headline import headline, last_run
 from onnx_attest.verify.report.matrix import matrix
@@ -65,7 +65,7 @@ def why(records: Sequence[AnyRecord]) -> str:
     if run is None:
         return ""
     required = f"Required: {', '.join(run.required)}." if run.required else ""
-    reason = f"Why: {shortened(run.reason, MESSAGE).rstrip('.')}." if run.reason else ""
+    reason = f"Why: {sentence(run.reason, MESSAGE)}" if run.reason else ""
     return " ".join(filter(None, (reason, required)))
 
 
@@ -108,8 +108,8 @@ def _found(same: Sequence[FindingRecord]) -> str:
     first = same[0]
     where = " ".join(filter(None, (first.model, first.variant, first.runtime, first.case))) or "the run"
     more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-    message, next_step = shortened(first.message, MESSAGE), shortened(first.next_step, NEXT_STEP)
-    return f"{first.code} {first.severity}, {where}{more}: {message.rstrip('. ')}. Next: {next_step}"
+    message, next_step = sentence(first.message, MESSAGE), shortened(first.next_step, NEXT_STEP)
+    return f"{first.code} {first.severity}, {where}{more}: {message} Next: {next_step}"
 
 
 def cuda(records: Sequence[AnyRecord]) -> tuple[str, list[str]]:
