@@ -155,6 +155,7 @@ def multi_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return artifact.path
 
 
+@pytest.mark.slow
 def test_no_prefix_of_an_exported_file_is_taken_for_it(multi_head, tmp_path):
     whole = multi_head.read_bytes()
     ends = (
@@ -173,11 +174,12 @@ def test_truncated_file_is_said_in_one_line(command, multi_head, tmp_path, share
     command("verify", path).assert_refused("cut.onnx is not a complete ONNX file", "truncated")
 
 
-def test_damaged_file_gives_a_verdict_or_one_line(command, onnx_file):
+@pytest.mark.parametrize("count", [40, pytest.param(150, marks=pytest.mark.slow)])
+def test_damaged_file_gives_a_verdict_or_one_line(command, onnx_file, count):
     path = onnx_file(ATTENTION)
     whole = path.read_bytes()
     source = random.Random(1)
-    for _ in range(150):
+    for _ in range(count):
         damaged = bytearray(whole)
         damaged[source.randrange(len(whole))] = source.randrange(256)
         path.write_bytes(damaged)

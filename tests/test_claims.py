@@ -351,6 +351,7 @@ def test_memory_is_weighed_in_score_matrices():
     assert (nothing.verdict, nothing.note) == ("passed", "too little to fit an exponent to")
 
 
+@pytest.mark.slow
 def test_costs_are_measured_on_a_runtime(tmp_path):
     """Time is whatever the machine gives; the memory of one call hardly depends on what else runs there."""
     plan = Plan(runtimes=select(("ort-cpu", "torch")))

@@ -279,3 +279,10 @@ def test_the_command_says_what_it_cost(original, command, tmp_path):
     assert (answer.code, answer.err) == (0, "")
     assert "| same argmax |" in answer.out
     assert (tmp_path / "half.manifest.json").exists()
+
+
+def test_an_output_that_is_a_circle_of_links_is_replaced(command, onnx_file, tmp_path):
+    (tmp_path / "out.onnx").symlink_to("out.onnx")
+    path = onnx_file("g (float[n, 4] x) => (float[n, 4] y) { y = Tanh (x) }")
+    assert command("convert", path, "--to", "fp16", "-o", tmp_path / "out.onnx").code == 0
+    assert not (tmp_path / "out.onnx").is_symlink()

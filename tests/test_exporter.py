@@ -145,6 +145,7 @@ def test_what_a_module_computes_in_float32_on_purpose_is_no_fault(tmp_path):
         assert {cell.verdict for cell in exporter_cells(checked(artifact))} == {"passed"}
 
 
+@pytest.mark.slow
 def test_a_file_of_the_older_exporter_is_held_against_the_module_too(tmp_path):
     entry = resolve("mha")
     module, path = entry.build(), tmp_path / "older.onnx"
@@ -321,6 +322,7 @@ def through_bfloat16(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.slow
 def test_a_cast_to_a_shorter_format_that_the_module_has_not_is_told(tampered):
     report = checked(tampered("mha", through_bfloat16))
     (found,) = (item for item in report.findings if item.code == "OA114")
@@ -349,6 +351,7 @@ def test_a_cast_in_the_twin_is_told_too(tmp_path, monkeypatch):
     assert report.verdict == "failed"
 
 
+@pytest.mark.slow
 def test_an_attribute_that_is_not_the_modules_is_told(tampered):
     def other_epsilon(model: onnx.ModelProto) -> onnx.ModelProto:
         for node in model.graph.node:

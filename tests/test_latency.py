@@ -214,6 +214,7 @@ def test_each_sitting_has_processes_of_its_own(artifact: Artifact, pids: Path) -
     assert_all_ended(pids, 3 * BUDGET.sittings)
 
 
+@pytest.mark.slow
 def test_sittings_are_added_while_an_interval_is_wide(artifact: Artifact) -> None:
     wide = LatencyBudget(2, 4, 3, 0.0002, 0.0005, 0.001, resolution=0)
     settled = LatencyBudget(2, 4, 3, 0.0002, 0.0005, 0.001, resolution=1e9)
@@ -378,6 +379,7 @@ def test_an_unknown_runtime_and_no_threads_are_refused_at_once(artifact: Artifac
         measure(("ort-cpu",), [job(artifact)], threads=0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_torch_rebuilds_the_module_or_says_that_it_cannot(tmp_path: Path) -> None:
     source = tmp_path / "twice.py"
@@ -685,6 +687,7 @@ def test_bound_outputs_of_onnx_runtime_are_those_of_a_run(artifact: Artifact) ->
     np.testing.assert_array_equal(held.outputs()[0], 2 * given["x"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not resident.is_told(), reason="this system does not tell what a process holds")
 def test_memory_of_calls_is_what_they_hold_at_once(tmp_path: Path) -> None:
     text = DOUBLE.replace("float[n, 4] x", "float[n] x").replace("float[n, 4] y", "float[n] y")

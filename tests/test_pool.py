@@ -210,7 +210,10 @@ STARTED = "pathlib.Path({pid!r}).write_text(str(os.getpid())), __import__('time'
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGTERM))],
+)
 def test_no_worker_outlives_a_run_that_is_ended(task, tmp_path, number):
     pid, reports = tmp_path / "pid", tmp_path / "report"
     reference = task(STARTED.format(pid=str(pid)).replace("pathlib", "__import__('pathlib')")).reference
@@ -262,6 +265,7 @@ def test_no_process_outlives_the_tasks(task, tmp_path):
     assert not Path(f"/proc/{pid}").exists() or sys.platform != "linux"
 
 
+@pytest.mark.slow
 def test_the_experiments_of_a_run_are_a_task_like_any_other(tmp_path):
     """What asks for them passes through JSON, which has no infinity."""
     job = Job([], Plan(runtimes=select(("onnx-reference",))), tmp_path / "report", claims=True, latency=False)

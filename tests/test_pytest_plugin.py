@@ -196,6 +196,7 @@ def test_a_required_runtime_of_the_command_line_is_required_of_every_test(suite)
     result.stdout.fnmatch_lines([f"E*{NOWHERE} was required and did not run: *"])
 
 
+@pytest.mark.slow
 def test_the_configuration_of_the_root_folder_holds_in_every_folder(suite):
     (suite.path / "pyproject.toml").write_text(
         '[tool.pytest.ini_options]\n[tool.onnx-attest]\nruntime = ["mine"]\n'

@@ -134,6 +134,7 @@ def test_broken_plugin_is_skipped_in_a_verification_and_fails_where_required(plu
     assert "half installed" in answer.out
 
 
+@pytest.mark.slow
 def test_doctor_lists_a_broken_plugin(plugin, command):
     plugin(source="raise RuntimeError('half installed')", bad="anything")
     answer = command("doctor")

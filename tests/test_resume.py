@@ -511,7 +511,10 @@ def ended(
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("number", "torn"), [(1, True), (7, True), (12, False)])
+@pytest.mark.parametrize(
+    ("number", "torn"),
+    [(7, True), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((1, True), (12, False)))],
+)
 def test_a_verification_that_is_killed_goes_on_where_it_was(command, onnx_file, tmp_path, number, torn):
     path = onnx_file(GRAPH)
     asked = ("verify", path, "--runtime", "onnx-reference", "--in-process")

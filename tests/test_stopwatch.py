@@ -100,6 +100,7 @@ def test_a_function_that_is_gone_is_a_broken_seam(monkeypatch):
         Seams(Stopwatch())
 
 
+@pytest.mark.slow
 def test_a_run_says_where_its_time_went_and_the_same_records_as_another_engine(tmp_path):
     (tmp_path / "user.py").write_text(DOUBLE.format(in_eager="pass"))
     entry = resolve(f"{tmp_path / 'user.py'}:factory")

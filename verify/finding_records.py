@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx_attest.verify.blame import EXPORTER, MODULES, blamed_cells
-from onnx_attest.verify.cell import Cell, Identified
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.records import CaseRecord, CellRecord, FindingRecord, StabilityRecord
+
+if TYPE_CHECKING:  # a bundle is replayed without onnx, which cells need
+    from onnx_attest.verify.cell import Cell, Identified
 
 _SUMMARIES = (
     ("exporter", "OA108", "{} run the file and fail alike; torch, which runs the module, passes"),

@@ -34,10 +34,11 @@ def convert(
     from onnx_attest.models.entry import resolve
     from onnx_attest.verify.conversion.cost import calibration_of, costs, table
     from onnx_attest.verify.conversion.masked import masked
+    from onnx_attest.verify.paths import is_same
     from onnx_attest.verify.signature import read_signature
 
     artifact = read_artifact(file)
-    if output.resolve() == file.resolve():
+    if is_same(output, file):
         raise UsageError(f"{output} is the file itself; name another one with -o")
     if to in EXPORTED and against is None:
         raise UsageError(

@@ -10,6 +10,7 @@ import typer
 from onnx_attest.errors import UsageError
 from onnx_attest.verify import console
 from onnx_attest.verify.commands.github import GithubSummary, append, step_summary
+from onnx_attest.verify.paths import is_same
 
 
 def report(
@@ -49,7 +50,7 @@ def report(
     elif output is not None:
         given = records if records.is_dir() else records.parent
         artifacts, journal = given / "artifacts", given / "journal.jsonl"
-        same = given.resolve() == output.resolve()
+        same = is_same(given, output)
         write_reports(
             read,
             output,
