@@ -22,6 +22,7 @@ def artifact(onnx_file):
     return read_artifact(onnx_file(MODEL))
 
 
+@pytest.mark.slow
 def test_a_file_is_timed_and_reported(command, onnx_file, tmp_path):
     answer = command(
         "bench", onnx_file(MODEL), "--runtime", "ort-cpu", "--length", "5", "--seconds", "0.01", "--threads", "1", "-o", tmp_path / "out"

@@ -251,6 +251,7 @@ NORMALISED = Entry(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", [resolve("causal"), NORMALISED], ids=lambda entry: entry.name)
 def test_a_program_decomposed_for_another_opset_changes_no_byte(entry, monkeypatch):
     """What is decomposed once serves all opsets, but where an operator has a translation in some of them only."""

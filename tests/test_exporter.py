@@ -95,6 +95,7 @@ def tampered(tmp_path: Path) -> Callable[..., Artifact]:
     return make
 
 
+@pytest.mark.slow
 def test_the_same_in_the_file_itself_if_it_is_float64(tampered):
     report = checked(tampered("self-attention", lambda model: scaled(model, 1 + 1e-9), "float64"))
     message = next(item.message for item in report.findings if item.code == "OA111" and not item.known)
@@ -139,6 +140,7 @@ def test_the_file_of_another_module_fails_the_exporter_and_no_runtime_is_blamed(
     assert {item.blame for item in report.findings if item.code.startswith(("OA1", "OA3"))} == {"exporter"}
 
 
+@pytest.mark.slow
 def test_what_a_module_computes_in_float32_on_purpose_is_no_fault(tmp_path):
     for artifact in export_entry(resolve("rotary"), tmp_path, variants=("attention",), opset=23):
         assert isinstance(artifact, Artifact)

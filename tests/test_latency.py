@@ -406,6 +406,7 @@ def test_torch_rebuilds_the_module_or_says_that_it_cannot(tmp_path: Path) -> Non
     assert passed.latency_s
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_a_runtime_of_modules_is_timed_once_a_module(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()

@@ -64,6 +64,7 @@ def told(report: Report) -> list[str]:
             if item.severity != "note" and item.code not in TRUE]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["bert", "vit", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )

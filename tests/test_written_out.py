@@ -108,6 +108,7 @@ def test_a_graph_is_cut_where_it_is_normalised_and_where_it_looks_up(stack):
     assert (cuts.lookups.count, len(cuts.lookups.names)) == (3, 3)
 
 
+@pytest.mark.slow
 def test_a_module_without_a_bound_end_to_end_passes_in_pieces(stack):
     report = verify(stack, runtimes=["torch"], input_shapes=SHAPES)
     assert [cell.reason for cell in report.cells if cell.verdict != "passed"] == []
