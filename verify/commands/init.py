@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -71,16 +70,7 @@ def _append() -> str:
 
 
 def _has_table(path: Path) -> bool:
-    from onnx_attest.verify.configuration.reading import TOOL
+    from onnx_attest.verify.configuration.reading import TOOL, parsed
 
-    try:
-        tool = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {path.name}: {error.strerror}; make it readable, or remove it"
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path.name} is not TOML: {error}; repair it first") from error
+    tool = (parsed(path, "; repair it first") or {}).get("tool", {})
     return isinstance(tool, dict) and TOOL in tool

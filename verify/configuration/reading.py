@@ -52,9 +52,9 @@ def read_configuration(folder: Path | None = None) -> Configuration:
         UsageError: it cannot be read, or has a key that there is not or a value of another kind; the message names it.
     """
     folder = folder or Path.cwd()
-    if (read := _parsed(folder / OWN_FILE)) is not None:
+    if (read := parsed(folder / OWN_FILE)) is not None:
         return _own(read, folder)
-    if (read := _parsed(folder / PROJECT_FILE)) is not None:
+    if (read := parsed(folder / PROJECT_FILE)) is not None:
         tool = _table(read, "tool", f"{PROJECT_FILE}: ")
         return _checked(_table(tool, TOOL, f"{PROJECT_FILE}: tool."), folder, f"{PROJECT_FILE}: {_PREFIX}")
     return Configuration(folder=folder)
@@ -88,7 +88,12 @@ def _checked(table: Mapping[str, Any], folder: Path, place: str) -> Configuratio
     return Configuration(settings, tables, folder, place)
 
 
-def _parsed(path: Path) -> dict[str, Any] | None:
+def parsed(path: Path, remedy: str = "") -> dict[str, Any] | None:
+    """Return what a TOML file holds, None if there is none.
+
+    Raises:
+        UsageError: it cannot be read or is not TOML; `remedy` stands at the end of the line then.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -98,7 +103,7 @@ def _parsed(path: Path) -> dict[str, Any] | None:
             f"cannot read {path.name}: {error.strerror}; make it readable, or remove it"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path.name} is not TOML: {error}") from error
+        raise UsageError(f"{path.name} is not TOML: {error}{remedy}") from error
 
 
 def _table(parent: Mapping[str, Any], key: str, place: str) -> dict[str, Any]:
