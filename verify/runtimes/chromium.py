@@ -28,6 +28,10 @@ _STARTED = re.compile(r"started successfully on port (\d+)")
 _GRACE_S = 5
 
 
+class NoAnswerError(HostError):
+    """The driver is gone, or took longer than it was given."""
+
+
 class Chromium:
     """One session of one browser."""
 
@@ -65,9 +69,6 @@ class Chromium:
             wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
             made = self.call("POST", "", {"capabilities": {"alwaysMatch": wanted}}, time_limit_s=START_S)
             self._session = str(made["sessionId"])
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self.close()
-            raise HostError(f"ChromeDriver does not answer: {error}") from error
         except HostError:
             self.close()
             raise
@@ -122,13 +123,16 @@ class Chromium:
         """Return the value of a WebDriver command.
 
         Raises:
-            HostError: ChromeDriver refuses it; its own words.
+            NoAnswerError: ChromeDriver does not answer; the cause says why.
+            HostError: it refuses the command; its own words.
         """
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=time_limit_s)
         try:
             where = f"/session/{self._session}" if self._session else "/session"
             connection.request(method, where + path, json.dumps(body))
             value = json.loads(connection.getresponse().read())["value"]
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise NoAnswerError(f"ChromeDriver does not answer: {error}") from error
         finally:
             connection.close()
         if isinstance(value, dict) and "error" in value:

@@ -6,13 +6,12 @@ server answers on the loopback device only, below a path that cannot be guessed.
 
 from __future__ import annotations
 
-import http.client
 import secrets
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from onnx_attest.verify.runtimes.chromium import START_S, Chromium
+from onnx_attest.verify.runtimes.chromium import START_S, Chromium, NoAnswerError
 from onnx_attest.verify.runtimes.js_hosts import HostError
 
 _KINDS = {".html": "text/html", ".mjs": "text/javascript", ".wasm": "application/wasm"}
@@ -38,9 +37,6 @@ class BrowserHost:
             # A module that fails to load leaves a page without `serve`, and the reason in the browser's log.
             if not self.browser.script(_READY):
                 raise HostError("the page does not load onnxruntime-web")
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self.close()
-            raise HostError(f"ChromeDriver does not answer: {error}") from error
         except HostError:
             self.close()
             raise
@@ -60,9 +56,9 @@ class BrowserHost:
             said = self.browser.call(
                 "POST", "/execute/async", {"script": _SERVE, "args": []}, time_limit_s=time_limit_s + _GRACE_S
             )
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except NoAnswerError as error:
             self.close()
-            raise HostError(f"no answer within {time_limit_s:g} s: {error}") from error
+            raise HostError(f"no answer within {time_limit_s:g} s: {error.__cause__}") from error
         except HostError:
             self.close()
             raise
