@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from onnx_attest.errors import UsageError
+from onnx_attest.export.decoding import decoded
 from onnx_attest.verify import engine
 from onnx_attest.verify.blame import EXPORTER
 from onnx_attest.verify.cell import Identity
@@ -49,8 +50,8 @@ class _Part:
 
     def get(self, name: str, kind: Any) -> Any:
         try:
-            return msgspec.json.decode(self.units[name], type=kind)
-        except (KeyError, msgspec.ValidationError) as error:
+            return decoded(msgspec.json.Decoder(kind).decode, self.units[name])
+        except (KeyError, msgspec.DecodeError) as error:
             raise UsageError(
                 f"{self.folder / FILE} has no {name} of this version: {error}; run that shard again"
             ) from error

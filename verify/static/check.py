@@ -21,9 +21,6 @@ from onnx_attest.verify.static.rules import static_findings
 if TYPE_CHECKING:
     from onnx_attest.export.artifact import Artifact
 
-_LARGEST = 2**31 - 1
-"""Bytes of a protobuf."""
-
 
 @dataclass(frozen=True, eq=False)
 class Checked:
@@ -96,7 +93,8 @@ def check_file(path: Path, providers: Sequence[str] = ()) -> Checked:
     from onnx_attest.export.artifact import read_artifact
     from onnx_attest.verify.static.known import known_of
 
-    model, artifact = _read(path), read_artifact(path)
+    artifact = read_artifact(path)
+    model = _read(path)
     found = find(model)
     told = [
         *_asked(artifact),
@@ -109,16 +107,10 @@ def check_file(path: Path, providers: Sequence[str] = ()) -> Checked:
 def _read(path: Path) -> Any:
     model = part("onnx_ml_pb2").ModelProto()
     try:
-        if path.stat().st_size > _LARGEST:
-            raise UsageError(
-                f"{path} is no ONNX file: a protobuf has at most 2 GiB; larger weights lie beside it"
-            )
         model.ParseFromString(path.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except Exception as error:  # protobuf's DecodeError, of whichever implementation
-        if isinstance(error, UsageError):
-            raise
         raise UsageError(
             f"{path} is not a complete ONNX file: {error}; was it truncated, or is it another format?"
         ) from error

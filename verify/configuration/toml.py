@@ -1,0 +1,47 @@
+"""TOML of any depth, and what a message shows of it."""
+
+from __future__ import annotations
+
+import reprlib
+import tomllib
+from typing import Any
+
+from onnx_attest.export.reading import MIB
+
+LARGEST = 4 * MIB
+"""Bytes of a file of settings."""
+
+
+class NotTomlError(ValueError):
+    """It is no TOML; the message says where."""
+
+
+def toml_of(data: bytes) -> dict[str, Any]:
+    """Return what TOML says.
+
+    Raises:
+        NotTomlError: it is none, no UTF-8, nested too deeply, or has a number that Python does not read.
+    """
+    try:
+        return tomllib.loads(data.decode())
+    except RecursionError as error:
+        raise NotTomlError("it is nested too deeply") from error
+    except ValueError as error:  # tomllib's, of UTF-8, and of thousands of digits
+        raise NotTomlError(str(error)) from error
+
+
+class _Shown(reprlib.Repr):
+    """What is short stays whole, and what is nested without end ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother, self.maxlong = 3, 120, 120, 60
+        self.maxdict = self.maxlist = self.maxtuple = 8
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Return a number; one of thousands of digits is none that Python would write."""
+        return repr(x) if abs(x) < 10**40 else "a number of more than 40 digits"
+
+
+shown = _Shown().repr
+"""A value of a setting as a message shows it."""
