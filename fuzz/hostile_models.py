@@ -585,7 +585,9 @@ def _unfit(rng: random.Random, model: onnx.ModelProto, folder: Path) -> bytes:
 def nested_ifs(model: onnx.ModelProto, depth: int) -> bytes:
     """Return a model with an If in an If, and so on; written byte by byte, since protobuf refuses to write it."""
     model.graph.initializer.append(helper.make_tensor("deep_if", TensorProto.BOOL, [], [True]))
-    given, output = model.graph.input[0].name, helper.make_tensor_value_info("deep", TensorProto.FLOAT, None)
+    given, output = model.graph.input[0].name, onnx.ValueInfoProto()
+    output.CopyFrom(model.graph.input[0])
+    output.name = "deep"
 
     def field(number: int, data: bytes) -> bytes:
         return _varint(number << 3 | 2) + _varint(len(data)) + data

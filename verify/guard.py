@@ -51,7 +51,7 @@ class _Board:
         self._memory = mmap.mmap(-1, self._SIZE)
         limits = usual_limits()
         self.limit(limits.time_s, limits.memory_bytes)
-        self.write("starting", 1.0)
+        self.write(" ".join(sys.argv[1:3]), 1.0)
 
     def limit(self, time_s: float, memory_bytes: int | None) -> None:
         changes, seconds, _, _ = self._numbers()

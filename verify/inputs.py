@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import LARGEST
 from onnx_attest.export.reading import NO_FILE, bytes_of
+from onnx_attest.verify import guard
 from onnx_attest.verify.footprint import free_bytes
 from onnx_attest.verify.runtimes.base import Tensors
 from onnx_attest.verify.signature import Signature
@@ -115,6 +116,7 @@ def load_inputs(path: Path, signature: Signature) -> Tensors:
     """
     if (made := inputs_of_function(path, signature)) is not None:
         return made
+    guard.doing(f"reading {path.name}")
     try:
         mode = path.stat().st_mode
     except OSError as error:

@@ -16,6 +16,8 @@ from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, Got
 from onnx_attest.export.observe import dtypes_of, observe
 from onnx_attest.models.contract import DTYPES, Contract, TensorSpec, guess_input
+from onnx_attest.verify import guard
+from onnx_attest.verify.finder.calls import refuse_endless
 from onnx_attest.verify.oracle.bounded import is_floating
 from onnx_attest.verify.oracle.weights import LARGE, beside
 from onnx_attest.verify.usage import Uses
@@ -62,6 +64,7 @@ def read_signature(artifact: Artifact) -> Signature:
     Raises:
         UsageError: the file is not ONNX, is truncated, breaks the rules of ONNX, or takes what cannot be fed.
     """
+    guard.doing(f"reading {artifact.path.name}")
     model, as_in_file = _load(artifact.path)
     got = observe(model)
     dtypes = dtypes_of((*model.graph.input, *model.graph.output))
@@ -128,6 +131,9 @@ def _load(path: Path) -> tuple[onnx.ModelProto, bool]:
     try:
         # By default onnx goes by the file's name: .json and .onnxtxt would be read as text.
         model = onnx.load(path, format="protobuf", load_external_data=False)
+        refuse_endless(
+            model
+        )  # whoever writes functions out, the checker of older versions too, trusts that they end
         as_in_file = not 0 < beside(model) <= LARGE
         if not as_in_file:
             onnx.load_external_data_for_model(model, str(path.parent))

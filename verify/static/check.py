@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx_attest.errors import UsageError
+from onnx_attest.verify import guard
+from onnx_attest.verify.finder.calls import EndlessError, refuse_endless
 from onnx_attest.verify.finder.find import find
 from onnx_attest.verify.finder.found import Attention, Found, Softmax
 from onnx_attest.verify.finder.graph import NAMES
@@ -93,6 +95,7 @@ def check_file(path: Path, providers: Sequence[str] = ()) -> Checked:
     from onnx_attest.export.artifact import read_artifact
     from onnx_attest.verify.static.known import known_of
 
+    guard.doing(f"checking {path.name}")
     artifact = read_artifact(path)
     model = _read(path)
     found = find(model)
@@ -116,6 +119,10 @@ def _read(path: Path) -> Any:
         ) from error
     if not model.HasField("graph") or not model.opset_import:
         raise UsageError(f"{path} is no ONNX file: it has no graph or no opset")
+    try:
+        refuse_endless(model)
+    except EndlessError as error:
+        raise UsageError(f"{path} is not valid ONNX: {error}") from error
     try:
         # By path: tensors beside the file are checked as well. Its errors are of a class of the extension's own.
         part("onnx_cpp2py_export").checker.check_model_path(str(path), False, False, False)
