@@ -29,7 +29,7 @@ from hostile_models import (
     mutated,
     nested_ifs,
 )
-from onnx import helper
+from onnx import TensorProto, helper
 from seeds import seeds
 from some_records import cell, export, finding, not_run, one_of_every_kind, run
 
@@ -42,6 +42,8 @@ from onnx_attest.verify.console import visible
 from onnx_attest.verify.finder.calls import MOST_NODES
 from onnx_attest.verify.inputs import load_inputs
 from onnx_attest.verify.known import read_known
+from onnx_attest.verify.oracle.graph import GraphOracle
+from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.records import encode, read_records
 from onnx_attest.verify.report import render, write_reports
 from onnx_attest.verify.signature import read_signature
@@ -148,6 +150,17 @@ def test_graphs_inside_graphs_are_read_as_deep_as_protobuf_goes(tmp_path):
     path = written(tmp_path / "m.onnx", nested_ifs(seed(), 20))
     for reader in READERS.values():
         reader(path)
+
+
+@pytest.mark.parametrize("trips", [2**40, 2**63 - 1])
+def test_a_loop_without_end_is_not_gone_through(tmp_path, monkeypatch, trips):
+    monkeypatch.setattr("onnx_attest.verify.oracle.ops.flow.control._MOST_TURNS", 100)
+    model = seed("control")
+    trip = next(one for one in model.graph.initializer if one.name == "three")
+    trip.CopyFrom(helper.make_tensor("three", TensorProto.INT64, [], [trips]))
+    oracle = GraphOracle(model)
+    with pytest.raises(UnsupportedOperatorError, match="Loop of more than 100 turns"):
+        oracle.evaluate({"x": np.ones((2, 4), np.float32), "more": np.array(True)})
 
 
 def lying(kind: str) -> onnx.ModelProto:
