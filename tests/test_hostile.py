@@ -337,7 +337,7 @@ def test_largest_sizes(tmp_path):
     assert len(bytes_of(path, 101)) == 101
 
 
-@pytest.mark.parametrize(("size", "reader"), [(2**29 + 1, read_records), (2**22 + 1, read_known)])
+@pytest.mark.parametrize(("size", "reader"), [(2**29 + 1, read_records), (2**20 + 1, read_known)])
 def test_files_beyond_the_largest_size_are_not_read(tmp_path, size, reader):
     path = tmp_path / "large"
     with path.open("wb") as file:
@@ -396,7 +396,8 @@ DEEP_TOML = {
     "lists": "a = " + "[" * 5000 + "]" * 5000,
     "tables": "a = " + "{ a = " * 5000 + "1" + " }" * 5000,
     "open": "a = " + "[" * 50_000,
-    "dots": ".".join("a" * 5000) + " = 1",
+    "dots": ".".join("a" * 200_000) + " = 1",
+    "dots apart": " . ".join("a" * 200_000) + " = 1",
     "table of dots": "[" + ".".join("a" * 5000) + "]\nb = 1",
     "digits": "seed = " + "9" * 5000,
     "hexadecimal": "seed = 0x" + "f" * 5000,

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 import tomllib
 from typing import Any
 
 from onnx_attest.export.reading import MIB
 
-LARGEST = 4 * MIB
+LARGEST = MIB
 """Bytes of a file of settings."""
+
+
+_PARTS = 1000
+_LONG_NAME = re.compile(rb"(?:[^\n.=]+\.){%d}" % _PARTS)
+"""For a name of n parts tomllib takes time by the square of n: half a mebibyte of dots an hour."""
 
 
 class NotTomlError(ValueError):
@@ -22,6 +28,8 @@ def toml_of(data: bytes) -> dict[str, Any]:
     Raises:
         NotTomlError: it is none, no UTF-8, nested too deeply, or has a number that Python does not read.
     """
+    if _LONG_NAME.search(data):
+        raise NotTomlError(f"a name of more than {_PARTS} parts")
     try:
         return tomllib.loads(data.decode())
     except RecursionError as error:
