@@ -58,7 +58,7 @@ from onnx_attest.verify.oracle.by_rows import ByRows
 from onnx_attest.verify.oracle.graph import Evaluation
 from onnx_attest.verify.oracle.kernels import VALUES_ALONE
 from onnx_attest.verify.oracle.ops.attention import STREAMED_FROM
-from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
+from onnx_attest.verify.oracle.ops.operator import NoRoomError, UnsupportedOperatorError
 from onnx_attest.verify.probe import NoWeightsError, with_weights
 from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CaseRecord, HeadroomRecord, RelationRecord
 from onnx_attest.verify.relations import Relations
@@ -250,6 +250,16 @@ def _artifact_record(artifact: Artifact, subject: Subject, found: Sequence[Findi
         reference=subject.expected.source if not subject.expected.reason else "",
         findings=tuple(dict.fromkeys(item.code for item in found)),
     )
+
+
+class _NoRoom(str):
+    """Why the oracle has nothing at sizes that the network was not made for."""
+
+    __slots__ = ()
+
+
+def _why(error: UnsupportedOperatorError) -> str:
+    return _NoRoom(error) if isinstance(error, NoRoomError) else str(error)
 
 
 class _Verification:
@@ -534,6 +544,10 @@ class _Verification:
                     gauges[key] = self._gauge(case, inputs, stage.arithmetic, recomputed, anyway=True)
                     evaluations[key] = self._evaluate(inputs, stage.arithmetic, recomputed, gauges[key])
             evaluation = evaluations[key]
+            if isinstance(evaluation, _NoRoom) and self._subject.guessed:
+                why = finding("OA806", f"nobody says that the file takes these sizes: {evaluation}")
+                self._now.cells.append(skipped_case(self._subject, stage, case, why))
+                continue
             if not isinstance(evaluation, str):
                 self._now.unseen |= dict.fromkeys(evaluation.unseen, case.id)
                 shapes = {name: one.value.shape for name, one in evaluation.outputs.items()}
@@ -698,7 +712,7 @@ class _Verification:
                 return gauge.evaluation
             return self._subject.expected.evaluate(inputs, with_deviations(arithmetic), constants=constants)
         except UnsupportedOperatorError as error:
-            return str(error)
+            return _why(error)
 
     def _without_bounds(
         self, inputs: Tensors, arithmetic: Arithmetic, constants: dict[str, Bounded], gauge: Gauge | None
@@ -712,7 +726,7 @@ class _Verification:
                 inputs, replace(arithmetic, kernel=VALUES_ALONE), constants=constants
             )
         except UnsupportedOperatorError as error:
-            return str(error)
+            return _why(error)
         unknown = {
             name: replace(one, error=np.full(one.value.shape, np.inf)) if one.is_float else one
             for name, one in alone.outputs.items()
