@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from onnx_attest.verify.expected import Expected
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.gates import Judgement, Place, Tolerance, exceeds, judge
 from onnx_attest.verify.gauge import Gauge
+from onnx_attest.verify.neighbours import Neighbours
 from onnx_attest.verify.noise import Measured, bits_of, noise_of
 from onnx_attest.verify.oracle.bounded import Bounded, is_floating
 from onnx_attest.verify.oracle.graph import Evaluation
@@ -88,6 +90,16 @@ class Subject:
     expected: Expected
     tolerance: Tolerance | None = None
     guessed: bool = False
+
+    def located(self, item: Finding) -> Finding:
+        """Return a finding with what is around the node that it names; the file may not have it, a runtime's own graph does."""
+        if not item.node or item.around or item.severity == "note":
+            return item
+        return replace(item, around=self._neighbours.of(item.node))
+
+    @cached_property
+    def _neighbours(self) -> Neighbours:
+        return Neighbours(self.signature.model)
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,7 +44,7 @@ from onnx_attest.verify.finding_records import finding_record, finding_records
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.footprint import free_bytes, scores_held
 from onnx_attest.verify.gates import Tolerance, judge
-from onnx_attest.verify.gathered import Gathered, tell
+from onnx_attest.verify.gathered import Gathered, located, tell
 from onnx_attest.verify.gauge import COARSEST_SUMS, LARGEST, Gauge, with_deviations
 from onnx_attest.verify.headroom.audit import LONGEST, Headroom, worth_telling
 from onnx_attest.verify.injection import cross_check
@@ -197,7 +197,7 @@ def verify_artifact(
         except UnavailableError as error:
             about_file.append(finding("OA113", str(error)))
     before: list[AnyRecord] = [_artifact_record(artifact, subject, about_file)]
-    before += [finding_record(subject, item) for item in about_file]
+    before += [finding_record(subject, subject.located(item)) for item in about_file]
     yield from _Verification(artifact, subject, plan, check, found).records(before)
 
 
@@ -349,6 +349,7 @@ class _Verification:
 
     def _next(self, name: str) -> None:
         """Keep what was gathered, which is finished, and gather anew."""
+        self._now = located(self._now, self._subject.located)
         if self._journal is not None and self._journal.kept(name, Gathered) is None:
             self._journal.keep(name, self._now)
         self._gathered.append(self._now)
@@ -444,8 +445,9 @@ class _Verification:
             ]
             yield from (record for record, _ in seen)
             for record, item in worth_telling(seen):
+                about = self._subject.located(item)
                 yield finding_record(
-                    self._subject, item, runtime=stage.name, case=case.id, known=record.known
+                    self._subject, about, runtime=stage.name, case=case.id, known=record.known
                 )
 
     def _known_of(self, record: RelationRecord | HeadroomRecord) -> str:

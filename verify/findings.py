@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onnx_attest.errors import UsageError
+from onnx_attest.verify.records import Neighbour
 
 Severity = Literal["error", "warning", "note"]
 
@@ -35,12 +36,14 @@ class Finding:
 
     Attributes:
         blame: the party at fault, as far as the comparisons tell: exporter, fusion, optimiser, compiler, kernel, precision, module, "".
+        around: the node with those beside it in the file, see `cell.Subject.located`.
     """
 
     code: str
     message: str
     blame: str = ""
     node: str = ""
+    around: tuple[Neighbour, ...] = ()
 
     @property
     def severity(self) -> Severity:
