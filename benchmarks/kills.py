@@ -2,7 +2,7 @@
 
     python benchmarks/kills.py --kills 50
 
-A run over a few models is done once to its end. Then again and again: killed with all its processes (the run's group, and
+A run over a few small models is done once to its end. Then again and again: killed with all its processes (the run's group, and
 each worker's, which leads a session of its own) at a moment drawn over the length of a run, and resumed. The records must
 be those of the run that nobody killed but for times: none lost, none doubled, in the same order, and the exported files
 too. Prints a line a kill, and how many of them came out equal. Exits with 1 unless all did.
@@ -29,7 +29,8 @@ from onnx_attest.verify.records import EnvironmentRecord, RunRecord, encode, rea
 from onnx_attest.verify.workers.resident import descendants
 
 RUNTIMES = ("ort-cpu", "openvino-cpu")
-MODELS = ("sdpa", "mha", "causal")
+MODELS = ("sdpa", "causal", "softcap", "sdpa-naive", "sliding-window", "rotary")
+"""One file each: with many small tasks kills fall before, between and behind those that are finished."""
 
 
 def main() -> int:
@@ -52,6 +53,8 @@ def main() -> int:
         "--no-claims",
         "--dtype",
         "float32",
+        "--variant",
+        "decomposed",
     ]
     command += [f"--model={name}" for name in asked.model] + [f"--runtime={name}" for name in asked.runtime]
     with tempfile.TemporaryDirectory() as name:

@@ -84,7 +84,7 @@ def contract_of_call(
         for name, tensor in inputs.items()
         for index, axis in dynamic.get(name, {}).items()
     }
-    return Contract(specs, tuple(_outputs(outputs, traced)), traced, longest=longest)
+    return Contract(specs, tuple(_outputs(outputs, traced)), traced, longest=longest, guessed=True)
 
 
 def _parameter_names(module: nn.Module, count: int) -> list[str]:

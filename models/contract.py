@@ -93,6 +93,7 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             sees every key that no mask hides and nothing tells their order; `unknown`: nothing is promised.
         specification: the formula as an ONNX graph in text form, if the module is to be held
             against something other than the graph exported from it. Evaluated in float64.
+        guessed: nobody wrote it: it is what a file or a call shows.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -104,6 +105,7 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     granularity: int = 1
     longest: dict[str, int] = {}
     causal: Causal = "unknown"
+    guessed: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a contract that contradicts itself.
@@ -164,10 +166,9 @@ def guess_input(
     """
     called = dtype == "bool" and "mask" in name.lower()
     if ((masks and dtype != "float") or called) and len(axes) >= 2 and below is None:
-        pairwise = len(axes) > 2 or called
-        kinds: tuple[MaskKind, ...] = (
-            ("all", "causal", "padding", "holes") if pairwise else ("all", "padding", "left-padding", "holes")
-        )
+        kinds: tuple[MaskKind, ...] = ("all", "padding", "left-padding", "holes")
+        if len(axes) > 2:
+            kinds = (*kinds[:1], "causal", *kinds[1:], "empty-row")
         return TensorSpec(name, axes, dtype, "mask", kinds)
     role: Role = "tokens" if dtype == "float" and len(axes) > 1 else "data"
     return TensorSpec(name, axes, dtype, role, below=below, least=least)

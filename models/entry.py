@@ -120,7 +120,7 @@ def resolve(reference: str) -> Entry:
     if not isinstance(made, Entry):
         raise UsageError(
             f"{reference} gives {type(made).__name__}, not an onnx_attest.models.Entry, which says what the module takes; "
-            "the README shows how to write one"
+            "docs/your-model.md shows how to write one"
         )
     return replace(made, reference=reference)
 

@@ -28,7 +28,7 @@ from test_report import (
 )
 
 from onnx_attest.verify.findings import CODES
-from onnx_attest.verify.records import AnyRecord, CaseRecord
+from onnx_attest.verify.records import AnyRecord, CaseRecord, Neighbour
 from onnx_attest.verify.report.html import html
 from onnx_attest.verify.report.html.data import KINDS
 from onnx_attest.verify.report.html.markup import joined, link, tag
@@ -69,6 +69,10 @@ def several() -> list[AnyRecord]:
         found.append(cell(case=case, variant="decomposed", opset=18, runtime="torch"))
         found.append(softmax(case=case, weight_err_over_limit=ratio, entropy_min=1.0 / (n + 1)))
     where: dict[str, Any] = {"model": "mha", "variant": "attention", "opset": 24, "dtype": "float32"}
+    sides = (("here", "node_MatMul_5"), ("before", "node_Softmax_4"), ("behind", "node_Reshape_6"))
+    where["around"] = tuple(
+        Neighbour(side=side, node=node, operator=node.split("_")[1], value="v") for side, node in sides
+    )
     found += [
         known_failure(),
         not_run(),
@@ -285,6 +289,10 @@ def test_an_entry_opens_its_cells_by_the_keyboard_and_a_cell_shows_all_of_it(pag
     assert "node_MatMul_5" in shown
     assert text(page, ".chain .guilty") == ["kernel at fault"]
     assert text(page, "dialog a[href='#code-OA301']")
+    assert {"node_Softmax_4", "node_Reshape_6"} <= set(text(page, "dialog .cell figure text"))
+    assert page.script("return new Set([...document.querySelectorAll('[id]')].map((e) => e.id)).size") == (
+        page.script("return document.querySelectorAll('[id]').length")
+    )
     keys(page, ESCAPE)
     assert text(page, "#entry-title") == []
     assert page.script("return document.activeElement.dataset.runtime") == "ort-cpu"

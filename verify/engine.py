@@ -45,7 +45,7 @@ from onnx_attest.verify.finding_records import finding_record, finding_records
 from onnx_attest.verify.findings import Finding, finding
 from onnx_attest.verify.footprint import free_bytes, scores_held
 from onnx_attest.verify.gates import Tolerance, judge
-from onnx_attest.verify.gathered import Gathered, tell
+from onnx_attest.verify.gathered import Gathered, located, tell
 from onnx_attest.verify.gauge import COARSEST_SUMS, LARGEST, Gauge, with_deviations
 from onnx_attest.verify.headroom.audit import LONGEST, Headroom, worth_telling
 from onnx_attest.verify.injection import cross_check
@@ -59,7 +59,7 @@ from onnx_attest.verify.oracle.by_rows import ByRows
 from onnx_attest.verify.oracle.graph import Evaluation
 from onnx_attest.verify.oracle.kernels import VALUES_ALONE
 from onnx_attest.verify.oracle.ops.attention import STREAMED_FROM
-from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
+from onnx_attest.verify.oracle.ops.operator import NoRoomError, UnsupportedOperatorError
 from onnx_attest.verify.probe import NoWeightsError, with_weights
 from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CaseRecord, HeadroomRecord, RelationRecord
 from onnx_attest.verify.relations import Relations
@@ -198,7 +198,7 @@ def verify_artifact(
         except UnavailableError as error:
             about_file.append(finding("OA113", str(error)))
     before: list[AnyRecord] = [_artifact_record(artifact, subject, about_file)]
-    before += [finding_record(subject, item) for item in about_file]
+    before += [finding_record(subject, subject.located(item)) for item in about_file]
     yield from _Verification(artifact, subject, plan, check, found).records(before)
 
 
@@ -251,6 +251,16 @@ def _artifact_record(artifact: Artifact, subject: Subject, found: Sequence[Findi
         reference=subject.expected.source if not subject.expected.reason else "",
         findings=tuple(dict.fromkeys(item.code for item in found)),
     )
+
+
+class _NoRoom(str):
+    """Why the oracle has nothing at sizes that the network was not made for."""
+
+    __slots__ = ()
+
+
+def _why(error: UnsupportedOperatorError) -> str:
+    return _NoRoom(error) if isinstance(error, NoRoomError) else str(error)
 
 
 class _Verification:
@@ -356,6 +366,7 @@ class _Verification:
 
     def _next(self, name: str) -> None:
         """Keep what was gathered, which is finished, and gather anew."""
+        self._now = located(self._now, self._subject.located)
         if self._journal is not None and self._journal.kept(name, Gathered) is None:
             self._journal.keep(name, self._now)
         self._gathered.append(self._now)
@@ -451,8 +462,9 @@ class _Verification:
             ]
             yield from (record for record, _ in seen)
             for record, item in worth_telling(seen):
+                about = self._subject.located(item)
                 yield finding_record(
-                    self._subject, item, runtime=stage.name, case=case.id, known=record.known
+                    self._subject, about, runtime=stage.name, case=case.id, known=record.known
                 )
 
     def _known_of(self, record: RelationRecord | HeadroomRecord) -> str:
@@ -551,6 +563,10 @@ class _Verification:
                     gauges[key] = self._gauge(case, inputs, stage.arithmetic, recomputed, anyway=True)
                     evaluations[key] = self._evaluate(inputs, stage.arithmetic, recomputed, gauges[key])
             evaluation = evaluations[key]
+            if isinstance(evaluation, _NoRoom) and self._subject.guessed:
+                why = finding("OA806", f"nobody says that the file takes these sizes: {evaluation}")
+                self._now.cells.append(skipped_case(self._subject, stage, case, why))
+                continue
             if not isinstance(evaluation, str):
                 self._now.unseen |= dict.fromkeys(evaluation.unseen, case.id)
                 shapes = {name: one.value.shape for name, one in evaluation.outputs.items()}
@@ -715,7 +731,7 @@ class _Verification:
                 return gauge.evaluation
             return self._subject.expected.evaluate(inputs, with_deviations(arithmetic), constants=constants)
         except UnsupportedOperatorError as error:
-            return str(error)
+            return _why(error)
 
     def _without_bounds(
         self, inputs: Tensors, arithmetic: Arithmetic, constants: dict[str, Bounded], gauge: Gauge | None
@@ -729,7 +745,7 @@ class _Verification:
                 inputs, replace(arithmetic, kernel=VALUES_ALONE), constants=constants
             )
         except UnsupportedOperatorError as error:
-            return str(error)
+            return _why(error)
         unknown = {
             name: replace(one, error=np.full(one.value.shape, np.inf)) if one.is_float else one
             for name, one in alone.outputs.items()

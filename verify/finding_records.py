@@ -28,7 +28,7 @@ def finding_record(subject: Identified, item: Finding, **where: Any) -> FindingR
     identity = subject.identity.fields()
     return FindingRecord(
         code=item.code, severity=item.severity, message=item.message, next_step=item.next_step, blame=item.blame,
-        node=item.node, **({name: identity[name] for name in ("model", "variant", "opset", "dtype")} | where),
+        node=item.node, around=item.around, **({name: identity[name] for name in ("model", "variant", "opset", "dtype")} | where),
     )  # fmt: skip
 
 

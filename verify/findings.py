@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onnx_attest.errors import UsageError
+from onnx_attest.verify.records import Neighbour
 
 Severity = Literal["error", "warning", "note"]
 
@@ -35,12 +36,14 @@ class Finding:
 
     Attributes:
         blame: the party at fault, as far as the comparisons tell: exporter, fusion, optimiser, compiler, kernel, precision, module, "".
+        around: the node with those beside it in the file, see `cell.Subject.located`.
     """
 
     code: str
     message: str
     blame: str = ""
     node: str = ""
+    around: tuple[Neighbour, ...] = ()
 
     @property
     def severity(self) -> Severity:
@@ -615,7 +618,7 @@ _TABLE = (
         "OA806", "note", "The file does not run on inputs that were guessed",
         "Without a contract nobody says which sizes a file takes, nor which integers. The case is skipped, since neither the "
         "runtime nor the oracle can run it: those sizes are untested.",
-        "An image network that wants multiples of 32, at 13 x 17.",
+        "An image network that wants multiples of 32, at 13 x 17; one that pools 8 pixels to none.",
         "Say the sizes that count with --input-shapes, give inputs with --load-inputs, or export with a contract.",
     ),
     Code(
@@ -627,7 +630,8 @@ _TABLE = (
     Code(
         "OA808", "warning", "The exact result is NaN on inputs that were guessed",
         "Nobody says which numbers the file takes, and those that were made are none: the logarithm of a negative one, say. "
-        "Where float64 gives NaN, so does the runtime, which proves nothing; the cell is inconclusive, not passed.",
+        "Where float64 gives NaN, so does the runtime, which proves nothing; the cell is inconclusive, not passed, or skipped "
+        "where we left a row without any key.",
         "Log of its input, on numbers around zero.",
         "Give inputs as the model sees them with --load-inputs.",
     ),

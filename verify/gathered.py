@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -34,6 +35,15 @@ class Gathered(msgspec.Struct, kw_only=True):
     misdeclared: list[str] = []
     remade: Finding | None = None
     deep: list[str] = []
+
+
+def located(gathered: Gathered, locate: Callable[[Finding], Finding]) -> Gathered:
+    """Return the same with each finding as `locate` has it."""
+    return msgspec.structs.replace(
+        gathered,
+        cells=[replace(cell, findings=tuple(map(locate, cell.findings))) for cell in gathered.cells],
+        softmax=[(record, list(map(locate, items))) for record, items in gathered.softmax],
+    )
 
 
 def tell(

@@ -532,8 +532,33 @@ class ConformanceRecord(Record, tag="conformance", frozen=True, kw_only=True):
     smallest: SmallestRecord | None = None
 
 
+class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
+    """A node beside another one, or that node itself.
+
+    Attributes:
+        side: `before`: the other one takes its value; `behind`: it takes the other one's; `here`: the node itself.
+        node: its name, "" for an input, a constant or an output of the graph.
+        operator: or `input`, `constant`, `output`.
+        value: the name of what goes from one to the other.
+    """
+
+    side: Literal["before", "here", "behind"]
+    node: str
+    operator: str
+    value: str
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        what = f"{self.operator} {self.node}".rstrip()
+        return f"{self.side} {what}" + (f" ({self.value})" if self.value else "")
+
+
 class FindingRecord(Record, tag="finding", frozen=True, kw_only=True):
-    """A coded statement with its evidence and the next step."""
+    """A coded statement with its evidence and the next step.
+
+    Attributes:
+        around: the node with those beside it in the file, if the finding names one that the file has.
+    """
 
     code: str
     severity: Literal["error", "warning", "note"]
@@ -541,6 +566,7 @@ class FindingRecord(Record, tag="finding", frozen=True, kw_only=True):
     next_step: str
     blame: str = ""
     node: str = ""
+    around: tuple[Neighbour, ...] = ()
     model: str = ""
     variant: str = ""
     opset: int | None = None

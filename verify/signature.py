@@ -192,7 +192,8 @@ def _guess_contract(path: Path, model: onnx.ModelProto, got: Got, kinds: dict[st
         axis for spec in (*inputs, *outputs) for axis in spec.axes if isinstance(axis, str)
     )
     fixed = {axis for spec in inputs for axis in spec.axes if isinstance(axis, int)}
-    return Contract(inputs, outputs, _distinct_sizes(list(symbolic), fixed), batch=_batch_axes(inputs))
+    sizes = _distinct_sizes(list(symbolic), fixed)
+    return Contract(inputs, outputs, sizes, batch=_batch_axes(inputs), guessed=True)
 
 
 def _batch_axes(inputs: Sequence[TensorSpec]) -> tuple[str, ...]:

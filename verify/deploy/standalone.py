@@ -104,7 +104,7 @@ def main() -> int:
     folder = Path(__file__).resolve().parent
     try:
         print(f"bundle {check_digests(folder)}")
-    except RefusedError as error:
+    except (RefusedError, OSError) as error:  # OSError: a file that cannot be read
         print(f"replay: {error}", file=sys.stderr)
         return 2
     try:

@@ -96,8 +96,9 @@ class Visibility:
         seen: Array = np.asarray(wide.any(axis=1))  # (batch, keys)
         step = Step(self._poisoned(base.inputs, ~seen))
         # A token that is hidden from all others still has a row of its own.
-        rows: Take = (lambda array: array[seen]) if self._layout.form == "self" else whole
-        pairs = tuple(Pair(name, 1, rows, rows) for name, _ in self._layout.rows())
+        own = self._layout.form == "self"
+        taking = [(name, _rows_of(seen, at) if own else whole) for name, at in self._layout.rows()]
+        pairs = tuple(Pair(name, 1, rows, rows) for name, rows in taking)
         promised = self._bases.explicit
         yield Relation("masked-keys", "bitwise", (base, step), pairs, promised=promised)
         if self._layout.keys and self._layout.batch:
@@ -187,3 +188,8 @@ class Visibility:
             columns = (taken(order, -1),) if name in self._layout.weights() else ()
             pairs.append(Pair(name, 1, before=chain(taken(order, at), *columns)))
         yield Relation("tokens-permuted", "rounding", (base, step), tuple(pairs))
+
+
+def _rows_of(seen: Array, axis: int) -> Take:
+    """Return the choice of the rows of these tokens, (batch, tokens); outputs by heads have heads before their rows."""
+    return lambda array: np.moveaxis(array, axis, 1)[seen]

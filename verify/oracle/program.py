@@ -17,7 +17,7 @@ from onnx_attest.verify.oracle.attention import SoftmaxFacts
 from onnx_attest.verify.oracle.bounded import Bounded, exact
 from onnx_attest.verify.oracle.ops import OPERATORS
 from onnx_attest.verify.oracle.ops.contrib import OPERATORS as CONTRIB
-from onnx_attest.verify.oracle.ops.operator import Node, UnsupportedOperatorError
+from onnx_attest.verify.oracle.ops.operator import Node, NoRoomError, UnsupportedOperatorError
 from onnx_attest.verify.oracle.types import Types
 from onnx_attest.verify.oracle.values import Scope, Value
 
@@ -243,7 +243,8 @@ def result_of(node: Node, known: Scope, arithmetic: Arithmetic) -> dict[str, Val
     ):  # no input does that: a fault of the oracle is not an operator that it lacks
         raise
     except Exception as error:  # sizes that do not fit raise what NumPy likes: it is said
-        raise UnsupportedOperatorError(f"{node.name}: {error}") from error
+        kind = NoRoomError if isinstance(error, NoRoomError) else UnsupportedOperatorError
+        raise kind(f"{node.name}: {error}") from error
     if any(node.outputs[len(values) :]):
         raise UnsupportedOperatorError(f"{node.name}: {node.operator} with {len(node.outputs)} outputs")
     # zip stops at the shorter: an Attention may give more than the graph asks for, and "" asks for nothing.

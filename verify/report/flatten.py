@@ -36,6 +36,8 @@ def _expand(name: str, value: Any) -> dict[str, Value]:
         return _join(name, msgspec.structs.asdict(value))
     if isinstance(value, dict):
         return _join(name, value)
+    if isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
+        return {name: "; ".join(map(str, value))}
     if isinstance(value, tuple):
         return {name: _joined(value)}
     return {name: finite(value) if isinstance(value, float) else value}

@@ -18,6 +18,10 @@ class UnsupportedOperatorError(Exception):
     """The oracle cannot evaluate this: what it lacks. The cell is inconclusive."""
 
 
+class NoRoomError(UnsupportedOperatorError):
+    """Windows have no room in what they slide over: torch refuses such sizes, and runtimes give what they like."""
+
+
 def _nowhere(body: Any, arguments: Sequence[Value]) -> list[Value]:
     raise UnsupportedOperatorError("a graph inside a node that is evaluated alone")
 

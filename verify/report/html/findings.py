@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from onnx_attest.verify.records import AnyRecord, FindingRecord
 from onnx_attest.verify.report.accuracy import FINDINGS, NOT_RUN, not_run, statements
@@ -10,11 +11,14 @@ from onnx_attest.verify.report.formats import listed
 from onnx_attest.verify.report.grouping import grouped, judged, of_kind
 from onnx_attest.verify.report.html.explanations import explanations
 from onnx_attest.verify.report.html.markup import Markup, joined, tag
-from onnx_attest.verify.report.html.tables import filled, folded
+from onnx_attest.verify.report.html.tables import figure, filled, folded
 from onnx_attest.verify.report.outcomes import Judged, is_known
+from onnx_attest.verify.report.pictures.neighbours import neighbourhood
 from onnx_attest.verify.report.tables import Column
 
 Expected = Sequence[Judged]
+_MOST = 60
+"""Nodes that are drawn: a page of hundreds would be read by nobody."""
 
 
 def findings(records: Sequence[AnyRecord]) -> Markup:
@@ -29,11 +33,28 @@ def findings(records: Sequence[AnyRecord]) -> Markup:
         filled("Errors and warnings", FINDINGS, statements(counted))
         or tag("p", "No errors and no warnings."),
         filled("Known failures, which do not count", EXPECTED, expected),
+        _around((*counted, *known)),
         folded("Findings that were expected", filled("Expected findings", FINDINGS, statements(known))),
         folded("Notes", filled("Notes", FINDINGS, statements(notes))),
         filled("Skipped, errored, not exported", NOT_RUN, not_run(records)),
         explanations(records),
     )
+
+
+def _around(found: Sequence[FindingRecord]) -> Markup:
+    """Return what is around each node that a finding names, once; a cell of the matrix shows its own again."""
+    named = grouped((one for one in found if one.around), _place)
+    drawn = [
+        tag("div", figure(neighbourhood(f"around-{index}", same[0])), data_around=place)
+        for index, (place, same) in enumerate(islice(named.items(), _MOST))
+    ]
+    left = f"and {len(named) - _MOST} more nodes, see findings.csv" if len(named) > _MOST else None
+    return folded("Around the nodes that are named", *drawn, tag("p", left) if left else None)
+
+
+def _place(one: FindingRecord) -> str:
+    """Return what the script finds the picture by, see cell.js."""
+    return "|".join((one.model, one.variant, str(one.opset), one.dtype, one.node))
 
 
 EXPECTED: tuple[Column[Expected], ...] = (

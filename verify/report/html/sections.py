@@ -22,8 +22,8 @@ from onnx_attest.verify.report import relations as of_relations
 from onnx_attest.verify.report import stability as of_stability
 from onnx_attest.verify.report.claims import measured_tables, not_measured
 from onnx_attest.verify.report.grouping import grouped, of_kind, subject_on_runtime
-from onnx_attest.verify.report.html.markup import Markup, joined, tag, trusted
-from onnx_attest.verify.report.html.tables import filled, folded, shown
+from onnx_attest.verify.report.html.markup import Markup, joined, tag
+from onnx_attest.verify.report.html.tables import figure, filled, folded, shown
 from onnx_attest.verify.report.pictures.accuracy import bits, errors
 from onnx_attest.verify.report.pictures.claims import pictures, weight_errors
 from onnx_attest.verify.report.pictures.latency import latency_pictures
@@ -132,11 +132,6 @@ def _claim(number: int, records: Sequence[ClaimRecord], picture: str) -> Markup:
         folded("What was measured", *map(shown, measured_tables(records))),
         tag("ul", (tag("li", line) for line in lines)) if lines else None,
     )
-
-
-def figure(picture: str) -> Markup:
-    """Return a picture of this package in a box that scrolls sideways."""
-    return tag("figure", trusted(picture.strip()), tabindex=0)
 
 
 def _figures(drawn: Mapping[tuple[str, str], str]) -> Markup:

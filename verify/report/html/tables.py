@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from onnx_attest.verify.findings import CODES
 from onnx_attest.verify.report.html.marks import mark
-from onnx_attest.verify.report.html.markup import Markup, joined, link, tag
+from onnx_attest.verify.report.html.markup import Markup, joined, link, tag, trusted
 from onnx_attest.verify.report.tables import Column, Table, fill
 
 T = TypeVar("T")
@@ -54,7 +54,12 @@ def scrolled(label: str, content: Markup) -> Markup:
     return tag("div", content, class_="scroll", tabindex=0, role="region", aria_label=label)
 
 
-def folded(title: str, *content: Markup) -> Markup:
+def figure(picture: str) -> Markup:
+    """Return a picture of this package in a box that scrolls sideways."""
+    return tag("figure", trusted(picture.strip()), tabindex=0)
+
+
+def folded(title: str, *content: Markup | None) -> Markup:
     """Return content that is opened by its title, nothing where there is none."""
     return tag("details", tag("summary", title), *content) if any(content) else Markup()
 

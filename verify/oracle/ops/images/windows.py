@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onnx_attest.verify.oracle.bounded import Array
-from onnx_attest.verify.oracle.ops.operator import Node, UnsupportedOperatorError
+from onnx_attest.verify.oracle.ops.operator import Node, NoRoomError, UnsupportedOperatorError
 
 Sizes = tuple[int, ...]
 
@@ -122,8 +122,9 @@ def windows_of(
         )
     ]
     fronts, backs, counts = (tuple(own) for own in zip(*axes, strict=True))
-    if min(counts) < 0:
-        raise UnsupportedOperatorError(f"{node.operator} whose windows are larger than the padded input")
+    if min(counts) < 0 or (min(counts) == 0 and min(sizes) > 0):
+        given, wanted = (" x ".join(str(size) for size in own) for own in (sizes, kernel))
+        raise NoRoomError(f"{node.operator} has no room for windows of {wanted} in {given}")
     return Windows(sizes, kernel, strides, dilations, fronts, backs, counts)
 
 

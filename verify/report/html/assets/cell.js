@@ -36,7 +36,21 @@ function chain(finding) {
     return make("li", { class: guilty ? "guilty" : null, title: what }, name, guilty ? make("strong", {}, " at fault") : null);
   });
   const node = finding.node ? make("p", { class: "node" }, "First bad node: ", make("code", {}, finding.node)) : null;
-  return make("div", {}, finding.blame ? make("ol", { class: "chain", "aria-label": "Who is at fault" }, steps) : null, node);
+  return make("div", {}, finding.blame ? make("ol", { class: "chain", "aria-label": "Who is at fault" }, steps) : null, node, around(finding));
+}
+
+/** A copy of the picture of what is around a finding's node, null where there is none; an id stands once in a page. */
+function around(finding) {
+  const place = [finding.model, finding.variant, finding.opset, finding.dtype, finding.node].join("|");
+  const drawn = [...document.querySelectorAll("main [data-around]")].find((one) => one.dataset.around === place);
+  if (!drawn) return null;
+  const copy = drawn.firstElementChild.cloneNode(true);
+  const ids = new Map([...copy.querySelectorAll("[id]")].map((one) => [one.id, `cell-${one.id}`]));
+  for (const one of copy.querySelectorAll("[id]")) one.id = ids.get(one.id);
+  for (const one of copy.querySelectorAll("[aria-labelledby]")) {
+    one.setAttribute("aria-labelledby", one.getAttribute("aria-labelledby").split(" ").map((id) => ids.get(id)).join(" "));
+  }
+  return copy;
 }
 
 /** Findings told of a cell: they are recorded once a runtime, for the first case, or for all runtimes together. */
