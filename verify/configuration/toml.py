@@ -31,11 +31,28 @@ def toml_of(data: bytes) -> dict[str, Any]:
     if _LONG_NAME.search(data):
         raise NotTomlError(f"a name of more than {_PARTS} parts")
     try:
-        return tomllib.loads(data.decode())
+        read = tomllib.loads(data.decode())
+        _refuse_large_numbers(read)
+        return read
     except RecursionError as error:
         raise NotTomlError("it is nested too deeply") from error
     except ValueError as error:  # tomllib's, of UTF-8, and of thousands of digits
         raise NotTomlError(str(error)) from error
+
+
+def _refuse_large_numbers(read: dict[str, Any]) -> None:
+    """Refuse integers of more than 64 bits: TOML has none, tomllib reads hexadecimal ones of any length.
+
+    Raises:
+        ValueError: there is one.
+    """
+    left: list[Any] = [read]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict | list):
+            left += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ValueError("an integer of more than 64 bits")
 
 
 class _Shown(reprlib.Repr):
