@@ -14,7 +14,7 @@ CHAPTER := $(addprefix --model=,sdpa self-attention mha causal sdpa-naive sdpa-u
 .DEFAULT_GOAL := help
 .PHONY: help verify verify-all verify-cuda web test test-slow test-lowest lint format types layers check reference conformance bench \
 	bench-oracle bench-detection bench-run bench-speed bench-latency bench-regressions bench-check bench-cases bench-bundles bench-long bench-page \
-	bench-kills bench-ray axe clean
+	bench-kills bench-ray hostile fuzz axe clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -142,6 +142,16 @@ bench-kills: $(READY)  ## kill -9 at 50 random moments of a run, each followed b
 bench-ray: $(READY)  ## what Ray costs beside processes of this machine, what a dying node costs, what the driver holds
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
 	$(BIN)/python benchmarks/ray_engine.py
+
+hostile: $(READY)  ## 5,000 files made to do harm, given to every command that reads one; three quarters of an hour
+	$(BIN)/python benchmarks/hostile.py --files 5000 --seed 0
+
+# Coverage-guided; each target for as long. A finding stays in build/fuzz.
+SECONDS_EACH ?= 520
+FUZZED := model manifest inputs bundle records journal settings
+fuzz: $(READY)  ## fuzz each reader with atheris; an hour in all (SECONDS_EACH=N)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[fuzz]"
+	for target in $(FUZZED); do $(BIN)/python fuzz/fuzz.py $$target -max_total_time=$(SECONDS_EACH) || exit 1; done
 
 RECORDS ?= reports/reference
 bench-page: $(READY)  ## size of report.html, and how long it takes to open in Chromium (RECORDS=FOLDER)

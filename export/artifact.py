@@ -10,7 +10,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,10 +19,15 @@ from typing import Any
 import msgspec
 
 from onnx_attest.errors import UnwritableError, UsageError
+from onnx_attest.export.decoding import decoded
+from onnx_attest.export.reading import MIB, NO_FILE, bytes_of
 from onnx_attest.models.contract import Contract
 
 MANIFEST_SUFFIX = ".manifest.json"
 SCHEMA = 1
+LARGEST = 2**31 - 1
+"""Bytes of a protobuf."""
+_LARGEST_MANIFEST = 64 * MIB
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -89,6 +93,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("its contract has other names or axes than it says were asked for")
 
 
+_MANIFEST = msgspec.json.Decoder(Manifest)
+
+
 @dataclass(frozen=True)
 class Artifact:
     """An ONNX file and, if there is one, its manifest.
@@ -110,7 +117,13 @@ class Artifact:
     @property
     def name(self) -> str:
         """The model's name: the manifest's, else the file's."""
-        return self.manifest.model if self.manifest else self.path.stem
+        # A file's name may be no UTF-8, and no record takes half a character.
+        return self.manifest.model if self.manifest else without_halves(self.path.stem)
+
+
+def without_halves(text: str) -> str:
+    """Return a text that may come from the system with what is no character in it spelt out."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def digest(data: bytes) -> str:
@@ -171,13 +184,16 @@ def read_artifact(path: Path) -> Artifact:
         UsageError: no such file, a directory, a pipe or a device, unreadable, empty, or a manifest that is not one.
     """
     try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise UsageError(f"{path} is a directory; give the .onnx file in it")
-        if not stat.S_ISREG(mode):  # it is read several times, and a pipe would be waited for
-            raise UsageError(f"{path} is a pipe or a device; write the model to a file first")
-        data = path.read_bytes()
+        data = bytes_of(path, LARGEST)
+    except IsADirectoryError as error:
+        raise UsageError(f"{path} is a directory; give the .onnx file in it") from error
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise UsageError(
+                f"{path} is no ONNX file: a protobuf has at most 2 GiB; larger weights lie beside it"
+            ) from error
+        if error.strerror == NO_FILE:  # it is read several times, and a pipe would be waited for
+            raise UsageError(f"{path} is a pipe or a device; write the model to a file first") from error
         raise UsageError(f"cannot read {path}: {error.strerror}; give the path of an .onnx file") from error
     if not data:
         raise UsageError(f"{path} is empty; export it again")
@@ -186,12 +202,12 @@ def read_artifact(path: Path) -> Artifact:
 
 def _read_manifest(path: Path) -> Manifest | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+        return decoded(_MANIFEST.decode, bytes_of(path, _LARGEST_MANIFEST))
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:  # the file's own name just fits: no manifest can lie beside it
             return None
         raise UsageError(f"cannot read {path}: {error.strerror}; delete it or export again") from error
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except msgspec.DecodeError as error:
         raise UsageError(f"{path} is not a manifest: {error}; delete it or export again") from error

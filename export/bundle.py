@@ -17,6 +17,8 @@ import msgspec
 
 from onnx_attest.errors import UsageError
 from onnx_attest.export.checksums import LIST, TamperedError, digest_of, read_list, verified
+from onnx_attest.export.decoding import decoded
+from onnx_attest.export.reading import MIB, bytes_of
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -83,6 +85,10 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     data: tuple[str, ...]
 
 
+_ABOUT = msgspec.json.Decoder(About)
+_LARGEST_ABOUT = 64 * MIB
+
+
 @dataclass(frozen=True)
 class Bundle:
     """A bundle whose digests hold.
@@ -131,8 +137,8 @@ def load(folder: str | Path) -> Bundle:
     folder = Path(folder)
     name = verified(folder)
     try:
-        about = msgspec.json.decode((folder / ABOUT).read_bytes(), type=About)
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        about = decoded(_ABOUT.decode, bytes_of(folder / ABOUT, _LARGEST_ABOUT))
+    except (OSError, msgspec.DecodeError) as error:
         raise UsageError(f"{folder} is no bundle of onnx-attest: {ABOUT}: {_one_line(error)}") from error
     if about.schema != SCHEMA:
         raise UsageError(f"{folder} is a bundle of another version than {SCHEMA}, which this version reads")

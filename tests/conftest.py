@@ -60,6 +60,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
     def run(*arguments: object) -> Answer:
         monkeypatch.setattr(sys, "argv", ["onnx-attest", *map(str, arguments)])
+        monkeypatch.setenv("ONNX_ATTEST_TRACEBACK", "1")  # what nobody foresaw is no refusal
         capsys.readouterr()
         with pytest.raises(SystemExit) as exited:
             main()

@@ -25,7 +25,7 @@ from onnx_attest.verify.report.summary import summary
 from onnx_attest.verify.runtimes.configured import limited
 from onnx_attest.verify.runtimes.registry import select
 from onnx_attest.verify.workers import resident
-from onnx_attest.verify.workers.child import MIB
+from onnx_attest.verify.workers.limits import MIB
 
 DOUBLE = "double (float[n, 4] x) => (float[n, 4] y) { y = Add (x, x) }"
 REFERENCE = 'runtime = ["onnx-reference"]\n'

@@ -18,7 +18,7 @@ from onnx_attest.verify.runtimes.base import UnavailableError
 from onnx_attest.verify.runtimes.isolated import Isolated, isolate, processes_of, to_be_timed
 from onnx_attest.verify.runtimes.registry import reference_of, select, with_session
 from onnx_attest.verify.workers import resident
-from onnx_attest.verify.workers.child import MIB, usual_limits
+from onnx_attest.verify.workers.limits import MIB, usual_limits
 
 DOUBLE = "double (float[n, 4] x) => (float[n, 4] y) { y = Add (x, x) }"
 BUILT_IN = [runtime.name for runtime in select()]

@@ -31,8 +31,8 @@ from onnx_attest.verify.runtimes.onnxruntime import OrtRuntime
 from onnx_attest.verify.runtimes.registry import select
 from onnx_attest.verify.runtimes.torch_eager import Heard
 from onnx_attest.verify.workers import resident
-from onnx_attest.verify.workers.child import MIB, Limits, usual_limits
 from onnx_attest.verify.workers.host import Request, RuntimeProcess
+from onnx_attest.verify.workers.limits import MIB, Limits, usual_limits
 
 DOUBLE = "double (float[n, 4] x) => (float[n, 4] y) { y = Add (x, x) }"
 X = np.arange(8, dtype=np.float32).reshape(2, 4)

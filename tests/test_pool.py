@@ -24,7 +24,7 @@ from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CellRecord, Cl
 from onnx_attest.verify.runtimes.registry import select
 from onnx_attest.verify.task import Task
 from onnx_attest.verify.workers import resident
-from onnx_attest.verify.workers.child import MIB, Limits
+from onnx_attest.verify.workers.limits import MIB, Limits
 
 CRASH = "if not torch.compiler.is_exporting() and len(x) == 4: os.kill(os.getpid(), signal.SIGSEGV)"
 ANSWER = 'print(\'{"type":"done"}\', flush=True)\n'

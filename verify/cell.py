@@ -293,6 +293,12 @@ def _undeclared(
     return "inconclusive" if outside else "failed", text, (finding(code, text),)
 
 
+def errored_case(subject: Subject, stage: Stage, case: CaseRecord, error: Exception) -> Cell:
+    """Return the cell of a case on which the verifier itself failed, and how."""
+    found = (finding("OA812", describe(error)),)
+    return Cell(_record(subject, stage, case, "errored", describe(error), found), found)
+
+
 def _died(subject: Subject, stage: Stage, case: CaseRecord, death: ProcessDiedError) -> Cell:
     found = (finding("OA309", str(death)),)
     return Cell(_record(subject, stage, case, "errored", str(death), found), found)

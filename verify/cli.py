@@ -6,7 +6,9 @@ What a command needs is imported inside it, so that `--help` answers at once and
 from __future__ import annotations
 
 import math
+import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from onnx_attest.verify.records import AnyRecord
     from onnx_attest.verify.runtimes.base import Runtime
     from onnx_attest.verify.task import Engine
-    from onnx_attest.verify.workers.child import Limits
+    from onnx_attest.verify.workers.limits import Limits
 
 app = typer.Typer(
     name=console.PROGRAM,
@@ -61,14 +63,16 @@ TimeLimit = Annotated[
     float | None,
     typer.Option(
         "--time-limit",
-        help="Seconds after which a runtime's process is taken for hung and ended; 300 by default.",
+        help="Seconds after which a runtime's process is taken for hung and ended, and a tenth of a verification's step; "
+        "300 by default.",
     ),
 ]
 MemoryLimit = Annotated[
     int | None,
     typer.Option(
         "--memory-limit",
-        help="MiB of memory, as resident size, that a runtime's process may hold; four fifths of the machine's by default.",
+        help="MiB of memory, as resident size, that a process may hold, a runtime's or the verification's own; four fifths "
+        "of the machine's by default.",
     ),
 ]
 InProcess = Annotated[
@@ -161,7 +165,7 @@ def run(
     from onnx_attest.verify.job import Job, run_job
     from onnx_attest.verify.journal.shard import Shard
     from onnx_attest.verify.report import render
-    from onnx_attest.verify.workers.child import SILENCE_S, Limits
+    from onnx_attest.verify.workers.limits import SILENCE_S, Limits
 
     _refuse_unknown("variant", variant, OPSETS)
     _refuse_unknown("dtype", dtype, DTYPES)
@@ -681,15 +685,18 @@ def _limits(time_s: float | None, memory_mib: int | None) -> dict[str, Any]:
     Raises:
         UsageError: one that nothing keeps, or that this system cannot watch.
     """
+    from onnx_attest.verify import guard
     from onnx_attest.verify.workers import resident
-    from onnx_attest.verify.workers.child import MIB
+    from onnx_attest.verify.workers.limits import MIB
 
     for flag, value in (("--time-limit", time_s), ("--memory-limit", memory_mib)):
         if value is not None and not 0 < value < math.inf:
             raise UsageError(f"{flag} {value:g}: give a number above 0")
     if memory_mib is not None and not resident.is_told():
         raise UsageError("--memory-limit: this system does not tell what a process holds; leave it out")
-    return {"time_s": time_s, "memory_bytes": None if memory_mib is None else memory_mib * MIB}
+    limits = {"time_s": time_s, "memory_bytes": None if memory_mib is None else memory_mib * MIB}
+    guard.limit(**_for_all(limits))
+    return limits
 
 
 def _for_all(limits: dict[str, Any]) -> dict[str, Any]:
@@ -792,6 +799,18 @@ _FIRST_OF_SIGNALS = 128
 # typer keeps the base class of its parser's errors in a private module; BadParameter is public and two below it.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
 _INTERRUPTED = "interrupted; what is written is whole, and no report is"
+_TRACEBACK = "ONNX_ATTEST_TRACEBACK"
+"""Variable of the environment that asks for the traceback of what is a fault of ours."""
+UNFORESEEN = "a fault of onnx-attest itself"
+
+
+def _unforeseen(error: Exception) -> str:
+    """Return in words what no code foresaw, and where it was raised."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"{UNFORESEEN}: {type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno}); please report "
+        f"it, with what {_TRACEBACK}=1 shows"
+    )
 
 
 def main() -> None:
@@ -813,12 +832,24 @@ def main() -> None:
         console.fail(str(error), 1)
     except _CommandLineError as error:
         console.fail(f"{error.format_message()} (see {console.PROGRAM} --help)", 2)
+    except RecursionError as error:
+        if os.environ.get(_TRACEBACK):
+            raise
+        console.fail(f"what was read is nested too deeply to be dealt with: {error}", 2)
+    except MemoryError as error:
+        if os.environ.get(_TRACEBACK):
+            raise
+        console.fail(f"what was read asks for more memory than there is: {error}", 2)
     except OSError as error:  # of stdout in the parser's own --help, or of a temporary folder
         console.fail(f"{error.filename or 'the output'}: {error.strerror or error}; write it elsewhere", 2)
     except (KeyboardInterrupt, typer.Abort):
         code = ctrl_c
     except Terminated as error:
         console.fail(_INTERRUPTED, code_of(error))
+    except Exception as error:
+        if os.environ.get(_TRACEBACK):
+            raise
+        console.fail(_unforeseen(error), 2)
     if code == ctrl_c:  # the parser makes a code of the interruption, and says nothing
         console.fail(_INTERRUPTED, ctrl_c)
     raise SystemExit(code or 0)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from onnx_attest.verify import guard
 
 if TYPE_CHECKING:
     from onnx_attest.verify.records import AnyRecord
@@ -17,10 +20,27 @@ PIPE_CLOSED = 141
 """What a shell reports of a program whose reader went away (128 + SIGPIPE): no verdict."""
 
 
+# What moves the cursor, colours or renames a terminal, or turns the direction of what follows; and halves of characters,
+# which no stream takes. Names in files and records may hold all of it. The form is that of JSON, whose texts stay what they
+# are.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """Return a text in which what a terminal would act upon is spelt out; ends of lines and tabs stay."""
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
 def show(text: str) -> None:
     """Write a result, at once: a reader that has gone, or a full disk, is noticed here and not at the exit."""
+    _write(visible(text))
+
+
+def _write(text: str) -> None:
     if sys.stdout is None:  # started with stdout closed: nobody asked for the text
         return
+    encoding = sys.stdout.encoding or "utf-8"
+    text = text.encode(encoding, "backslashreplace").decode(encoding)
     try:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
@@ -45,10 +65,10 @@ def show_run(records: Sequence[AnyRecord], *after: str) -> None:
 
     screen = _screen()
     if screen is None:
-        text = render(records)["summary.md"]
+        text = visible(render(records)["summary.md"])
     else:
-        text = terminal(records, screen[0], colours=screen[1])
-    show("\n".join(filter(None, (text, *after))))
+        text = terminal(records, screen[0], colours=screen[1])  # its own colours stay, and it shows no others
+    _write("\n".join(filter(None, (text, *map(visible, after)))))
 
 
 def _screen() -> tuple[int, bool] | None:
@@ -97,14 +117,14 @@ def note(message: str) -> None:
     """Say what was done besides the result, on stderr."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            sys.stderr.write(f"{message}\n")
+            sys.stderr.write(f"{visible(message)}\n")
 
 
 def fail(message: str, code: int) -> NoReturn:
     """Say in one line what is wrong, and exit."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):  # the exit code still says it
-            sys.stderr.write(f"{PROGRAM}: error: {' '.join(message.split())}\n")
+            sys.stderr.write(f"{PROGRAM}: error: {visible(' '.join(message.split()))}\n")
     raise SystemExit(code)
 
 
@@ -163,9 +183,13 @@ def progress(total: int | None = None) -> Iterator[Callable[[str], None]]:
     """
     with contextlib.redirect_stdout(sys.stderr):
         if sys.stderr is None or not sys.stderr.isatty():
-            yield lambda step: None
+            yield _told
         else:
             yield from _bar(total)
+
+
+def _told(step: str) -> None:
+    guard.doing(step, times=guard.STEPS)
 
 
 def _bar(total: int | None) -> Iterator[Callable[[str], None]]:
@@ -177,6 +201,7 @@ def _bar(total: int | None) -> Iterator[Callable[[str], None]]:
         task = bar.add_task("starting", total=total)
 
         def step(text: str) -> None:
+            _told(text)
             bar.update(task, advance=1, description=text)
 
         yield step

@@ -28,6 +28,7 @@ from onnx_attest.verify.cell import (
     absent_cell,
     because,
     describe,
+    errored_case,
     not_on_these_inputs,
     run_cell,
     skipped_case,
@@ -342,10 +343,26 @@ class _Verification:
                 self._now = Gathered()
                 break
             else:
-                self._run_case(named[name], ready)
+                self._run_case_or_say_why(named[name], ready)
                 self._next(name)
             if self._left_early():
                 break
+
+    def _run_case_or_say_why(self, case: CaseRecord, stages: Sequence[Stage]) -> None:
+        """Run a case; where the verifier itself fails, each runtime without a verdict is errored, with the message."""
+        try:
+            self._run_case(case, stages)
+        except (
+            UsageError,
+            NameError,
+            ImportError,
+        ):  # bad input, or a fault of ours that no file brings about
+            raise
+        except Exception as error:  # noqa: BLE001 - a graph that nobody foresaw may raise anything; it is recorded
+            done = {cell.record.runtime for cell in self._now.cells if cell.record.case == case}
+            self._now.cells += [
+                errored_case(self._subject, stage, case, error) for stage in stages if stage.name not in done
+            ]
 
     def _next(self, name: str) -> None:
         """Keep what was gathered, which is finished, and gather anew."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from onnx_attest import __version__
+from onnx_attest.export.artifact import without_halves
 from onnx_attest.verify.paths import without_folders
 from onnx_attest.verify.records import EnvironmentRecord
 from onnx_attest.verify.runtimes.base import Runtime
@@ -69,7 +70,7 @@ def environment(
         packages=packages(),
         runtimes={name: "" if found.usable else found.reason for name, found in availabilities.items()},
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
-        command=tuple(map(without_folders, command)),
+        command=tuple(without_halves(without_folders(argument)) for argument in command),
         recorded_at=datetime.now(UTC).strftime("%Y-%m-%d"),
         gpus=gpus(),
         configuration=dict(configuration or {}),

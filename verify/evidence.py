@@ -44,7 +44,9 @@ def publish(report: Path, folder: Path) -> Path:
     records = read_records(report)
     if not any(map(ran_on_cuda, records)):
         raise UsageError(f"{report} is no evidence: nothing in it ran on CUDA; doctor says why not")
-    names = [name for one in records if isinstance(one, EnvironmentRecord) for name in one.gpus]
+    names = [
+        name for one in records if isinstance(one, EnvironmentRecord) for name in one.gpus if _slug(name)
+    ]
     if not names:
         raise UsageError(f"{report} does not say which GPU it was: nvidia-smi was not found there")
     target = folder / _slug(names[0]) / RECORDS

@@ -658,6 +658,13 @@ _TABLE = (
         "Verify the file, and bundle it again without --force.",
     ),
     Code(
+        "OA812", "error", "The verification itself failed on a case",
+        "Something in the file is what the verifier did not expect: it raised an exception where it should have said what is "
+        "wrong. Nothing is known of the runtime here.",
+        "A file that was damaged, or made to do harm.",
+        "Check the file (onnx-attest check); if there is nothing wrong with it, report what is a fault of onnx-attest.",
+    ),
+    Code(
         "OA803", "error", "A known failure did not happen",
         "known.toml excuses a failure that is no longer there; the next real one would be excused as well.",
         "An entry for an exporter bug, after the exporter was fixed.",

@@ -10,6 +10,7 @@ import onnx
 
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.environment import memory_bytes
+from onnx_attest.verify.finder.messages import with_shapes
 from onnx_attest.verify.oracle.ops.attention import STREAMED_FROM, WEIGHTS
 
 BYTES_PER_ELEMENT = 200
@@ -111,9 +112,10 @@ def inferred_graph(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]
     None for sizes that do not fit the graph: the runtimes say so, in their own words.
     """
     try:
-        return onnx.shape_inference.infer_shapes(_skeleton(model, shapes), data_prop=True).graph
+        graph: onnx.GraphProto = with_shapes(_skeleton(model, shapes)).graph
     except Exception:  # noqa: BLE001 - its exception's class is the extension's own
         return None
+    return graph
 
 
 def inferred_shapes(

@@ -15,6 +15,10 @@ import onnx
 from numpy.typing import NDArray
 
 from onnx_attest.errors import UsageError
+from onnx_attest.export.artifact import LARGEST
+from onnx_attest.export.reading import NO_FILE, bytes_of
+from onnx_attest.verify import guard
+from onnx_attest.verify.footprint import free_bytes
 from onnx_attest.verify.runtimes.base import Tensors
 from onnx_attest.verify.signature import Signature
 
@@ -112,11 +116,14 @@ def load_inputs(path: Path, signature: Signature) -> Tensors:
     """
     if (made := inputs_of_function(path, signature)) is not None:
         return made
+    guard.doing(f"reading {path.name}")
     try:
-        is_folder = stat.S_ISDIR(path.stat().st_mode)
+        mode = path.stat().st_mode
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}; {_FORMS}") from error
-    tensors = _load_folder(path, signature) if is_folder else _load_npz(path)
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):  # a pipe would be waited for
+        raise UsageError(f"cannot read {path}: {NO_FILE}; {_FORMS}")
+    tensors = _load_folder(path, signature) if stat.S_ISDIR(mode) else _load_npz(path)
     check_inputs(tensors, signature)
     return tensors
 
@@ -127,12 +134,29 @@ def _load_npz(path: Path) -> Tensors:
             raise UsageError(
                 f"{path} is not a complete .npz; save the inputs with numpy.savez(path, name=array, ...)"
             )
+        _refuse_too_large(path)
         with np.load(path, allow_pickle=False) as archive:
             return {name: _member(path, archive, name) for name in _distinct(path, archive.files)}
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}; {_FORMS}") from error
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
+        # What zipfile says of a list of members that it cannot read, of methods that it does not have, and of passwords.
         raise UsageError(f"{path} is not a complete .npz: {error}; save it again") from error
+
+
+def _refuse_too_large(path: Path) -> None:
+    """Refuse what would unpack to more than there is memory for: a thousandth of it may be enough on disk.
+
+    Raises:
+        UsageError: it says how much it is.
+    """
+    with zipfile.ZipFile(path) as packed:
+        unpacked = sum(one.file_size for one in packed.infolist())
+    free = free_bytes()
+    if free is not None and unpacked > free:
+        raise UsageError(
+            f"{path} unpacks to {unpacked / 1e9:,.0f} GB, and {free / 1e9:,.0f} GB are free; give smaller inputs"
+        )
 
 
 def _distinct(path: Path, names: Sequence[str]) -> Sequence[str]:
@@ -174,7 +198,7 @@ def _load_folder(path: Path, signature: Signature) -> Tensors:
 def _read_tensor(file: Path) -> tuple[onnx.TensorProto, NDArray[Any]]:
     tensor = onnx.TensorProto()
     try:
-        tensor.ParseFromString(file.read_bytes())
+        tensor.ParseFromString(bytes_of(file, LARGEST))
         if any(size < 0 for size in tensor.dims):
             raise ValueError(f"its sizes are {list(tensor.dims)}")
         return tensor, onnx.numpy_helper.to_array(tensor, base_dir=str(file.parent))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType
 
 
@@ -41,5 +42,14 @@ def code_of(interruption: BaseException) -> int:
     return 128 + (signal.SIGTERM if isinstance(interruption, Terminated) else signal.SIGINT)
 
 
+_ONCE_S = 1.0
+_told_at = -_ONCE_S
+
+
 def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+    """Raise once for what is said twice at once: `timeout` tells its child and then its whole group."""
+    global _told_at
+    now = time.monotonic()
+    if now - _told_at >= _ONCE_S:
+        _told_at = now
+        raise Terminated

@@ -38,7 +38,7 @@ from onnx_attest.verify.runtimes.isolated import processes_of
 from onnx_attest.verify.runtimes.registry import reference_of
 from onnx_attest.verify.stopwatch import Stopwatch
 from onnx_attest.verify.task import Engine, Task
-from onnx_attest.verify.workers.child import Limits
+from onnx_attest.verify.workers.limits import Limits
 
 _LONGEST = 1e9
 """What the experiments cost beside any task: they take longer than all but one or two."""

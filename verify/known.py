@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cache
@@ -12,6 +11,8 @@ from pathlib import Path
 import msgspec
 
 from onnx_attest.errors import UsageError
+from onnx_attest.export.reading import bytes_of
+from onnx_attest.verify.configuration.toml import LARGEST, NotTomlError, toml_of
 from onnx_attest.verify.records import CaseRecord
 
 
@@ -67,15 +68,15 @@ def read_known(path: Path) -> tuple[Known, ...]:
         UsageError: unreadable, not TOML, or an entry without its fields.
     """
     try:
-        return (*built_in(), *_parse(path.read_bytes(), str(path)))
+        return (*built_in(), *_parse(bytes_of(path, LARGEST), str(path)))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _parse(data: bytes, name: str) -> tuple[Known, ...]:
     try:
-        return tuple(msgspec.convert(tomllib.loads(data.decode()), _KnownFile).known)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        return tuple(msgspec.convert(toml_of(data), _KnownFile).known)
+    except (NotTomlError, msgspec.ValidationError) as error:
         raise UsageError(f"{name} is not a list of known failures: {error}") from error
 
 

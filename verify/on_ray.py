@@ -31,7 +31,7 @@ from onnx_attest.verify.journal.basis import code_digest
 from onnx_attest.verify.pool import NEEDED_BYTES, TaskProcess, with_threads
 from onnx_attest.verify.records import AnyRecord
 from onnx_attest.verify.task import Task, failed_export
-from onnx_attest.verify.workers.child import Limits
+from onnx_attest.verify.workers.limits import Limits
 from onnx_attest.verify.workers.streams import one_line
 
 NAME = "ray"

@@ -19,7 +19,8 @@ from onnx_attest.errors import UnwritableError
 from onnx_attest.verify.engine import Step
 from onnx_attest.verify.records import AnyRecord, read_records
 from onnx_attest.verify.task import EXPORT, Task, after_death
-from onnx_attest.verify.workers.child import Child, Limits, usual_limits
+from onnx_attest.verify.workers.child import Child
+from onnx_attest.verify.workers.limits import Limits, usual_limits
 from onnx_attest.verify.workers.verification import Answer, Done, Request, Taken
 
 _WORKER = (sys.executable, "-m", "onnx_attest.verify.workers.verification")

@@ -15,6 +15,8 @@ from typing import Literal
 import msgspec
 
 from onnx_attest.errors import UsageError
+from onnx_attest.export.decoding import decoded
+from onnx_attest.export.reading import MIB, bytes_of
 
 SCHEMA = 1
 Verdict = Literal["passed", "failed", "inconclusive", "skipped", "errored"]
@@ -641,6 +643,8 @@ AnyRecord = (
 )
 
 _DECODER = msgspec.json.Decoder(AnyRecord)
+_LARGEST, _LONGEST = 512 * MIB, 16 * MIB
+"""Bytes of a file of records and of one of them: a run of six models on thirteen runtimes leaves 16 MB, the longest 0.1."""
 
 
 def finite(number: float | None) -> float | None:
@@ -663,7 +667,7 @@ def read_records(path: Path) -> list[AnyRecord]:
     try:
         if stat.S_ISDIR(path.stat().st_mode):
             file = path / "records.jsonl"
-        lines = file.read_bytes().splitlines()
+        lines = bytes_of(file, _LARGEST).splitlines()
     except OSError as error:
         raise UsageError(
             f"cannot read {file}: {error.strerror}; give a records.jsonl or its folder"
@@ -674,7 +678,9 @@ def read_records(path: Path) -> list[AnyRecord]:
 
 
 def _decode(line: bytes, number: int, file: Path) -> AnyRecord:
+    if len(line) > _LONGEST:
+        raise UsageError(f"{file}, line {number} is not a record: it is longer than {_LONGEST // MIB} MiB")
     try:
-        return _DECODER.decode(line)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        return decoded(_DECODER.decode, line)
+    except msgspec.DecodeError as error:
         raise UsageError(f"{file}, line {number} is not a record: {error}") from error

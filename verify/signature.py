@@ -16,8 +16,10 @@ from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, Got
 from onnx_attest.export.observe import dtypes_of, observe
 from onnx_attest.models.contract import DTYPES, Contract, TensorSpec, guess_input
+from onnx_attest.verify import guard
+from onnx_attest.verify.finder.calls import refuse_endless
 from onnx_attest.verify.oracle.bounded import is_floating
-from onnx_attest.verify.oracle.weights import LARGE, beside
+from onnx_attest.verify.oracle.weights import LARGE, beside, refuse_beyond_the_end
 from onnx_attest.verify.usage import Uses
 
 
@@ -62,6 +64,7 @@ def read_signature(artifact: Artifact) -> Signature:
     Raises:
         UsageError: the file is not ONNX, is truncated, breaks the rules of ONNX, or takes what cannot be fed.
     """
+    guard.doing(f"reading {artifact.path.name}")
     model, as_in_file = _load(artifact.path)
     got = observe(model)
     dtypes = dtypes_of((*model.graph.input, *model.graph.output))
@@ -128,10 +131,16 @@ def _load(path: Path) -> tuple[onnx.ModelProto, bool]:
     try:
         # By default onnx goes by the file's name: .json and .onnxtxt would be read as text.
         model = onnx.load(path, format="protobuf", load_external_data=False)
+        refuse_endless(
+            model
+        )  # whoever writes functions out, the checker of older versions too, trusts that they end
         as_in_file = not 0 < beside(model) <= LARGE
         if not as_in_file:
             onnx.load_external_data_for_model(model, str(path.parent))
-        onnx.checker.check_model(str(path))  # by path: external data is checked too, and 2 GB is no limit
+        # By path: external data is checked too, and 2 GB is no limit. It takes no name that is not UTF-8.
+        onnx.checker.check_model(str(path) if _is_text(path) else model)
+        if as_in_file:
+            refuse_beyond_the_end(model, path.parent)
     except (DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{hint}: {error}; was it truncated, or is it another format?") from error
     except OSError as error:
@@ -148,6 +157,13 @@ def _load(path: Path) -> tuple[onnx.ModelProto, bool]:
     if garbled := [name for name in _names(model.graph) if not isinstance(name, str)]:
         raise UsageError(f"{hint}: the name {garbled[0]!r} is not text; was it damaged? Export it again")
     return model, as_in_file
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        return bool(str(path).encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _first_line(error: Exception) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
+from onnx_attest.verify.configuration.toml import shown
+
 
 class WrongValueError(ValueError):
     """A value of another kind.
@@ -18,7 +20,7 @@ class WrongValueError(ValueError):
     """
 
     def __init__(self, wanted: str, value: Any, within: str = "") -> None:
-        super().__init__(f"give {wanted}, not {value!r}")
+        super().__init__(f"give {wanted}, not {shown(value)}")
         self.within = within
 
 

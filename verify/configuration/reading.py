@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from onnx_attest.errors import UsageError
+from onnx_attest.export.reading import bytes_of
 from onnx_attest.verify.configuration.keys import BY_NAME, RUNTIMES, no_such_key, taken_by
 from onnx_attest.verify.configuration.kinds import WrongValueError
+from onnx_attest.verify.configuration.toml import LARGEST, NotTomlError, shown, toml_of
 
 OWN_FILE, PROJECT_FILE = "onnx-attest.toml", "pyproject.toml"
 TOOL = "onnx-attest"
@@ -95,19 +96,19 @@ def parsed(path: Path, remedy: str = "") -> dict[str, Any] | None:
         UsageError: it cannot be read or is not TOML; `remedy` stands at the end of the line then.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return toml_of(bytes_of(path, LARGEST))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UsageError(
             f"cannot read {path.name}: {error.strerror}; make it readable, or remove it"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except NotTomlError as error:
         raise UsageError(f"{path.name} is not TOML: {error}{remedy}") from error
 
 
 def _table(parent: Mapping[str, Any], key: str, place: str) -> dict[str, Any]:
     value = parent.get(key, {})
     if not isinstance(value, dict):
-        raise UsageError(f"{place}{key}: give a table, not {value!r}")
+        raise UsageError(f"{place}{key}: give a table, not {shown(value)}")
     return value

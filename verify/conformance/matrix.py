@@ -10,8 +10,11 @@ from typing import Any
 import msgspec
 
 from onnx_attest.errors import UsageError
+from onnx_attest.export.decoding import decoded
+from onnx_attest.export.reading import MIB, bytes_of
 from onnx_attest.verify.records import SCHEMA, ConformanceRecord, Outcome
 
+_LARGEST = 256 * MIB
 OUTCOMES: tuple[Outcome, ...] = ("right", "inconclusive", "refused", "crashed", "wrong")
 """The best first. A wrong number is the worst that a runtime can give: a refusal and a crash are noticed."""
 
@@ -215,11 +218,11 @@ def read_report(path: Path) -> ConformanceReport:
         UsageError: no such file, or another kind of file.
     """
     try:
-        fields = msgspec.json.decode(path.read_bytes())
+        fields = decoded(msgspec.json.decode, bytes_of(path, _LARGEST))
         return msgspec.convert(_with_details(fields), ConformanceReport)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}; give a conformance.json") from error
-    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{path} is no conformance.json of `onnx-attest conformance -o DIR`: {error}"
         ) from error

@@ -32,6 +32,8 @@ class RefusedError(Exception):
 def check_digests(folder: Path) -> str:
     """Return the name of the bundle, once every byte of it is what the list says."""
     try:
+        if not (folder / "SHA256SUMS").is_file():
+            raise RefusedError("SHA256SUMS is not there, or is no file")
         listed = (folder / "SHA256SUMS").read_bytes()
         text = listed.decode("ascii")
     except (OSError, UnicodeDecodeError) as error:
@@ -53,7 +55,7 @@ def check_digests(folder: Path) -> str:
         )
     for path, digest in digests.items():
         file = folder / path
-        if file.is_symlink() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+        if file.is_symlink() or not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
             raise RefusedError(f"{path} does not have the digest that SHA256SUMS says")
     return hashlib.sha256(listed).hexdigest()
 

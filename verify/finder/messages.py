@@ -16,6 +16,9 @@ from typing import Any
 _KEPT = 1024
 """Elements of an initializer up to which shape inference may need its numbers."""
 
+_PROPAGATED = 2**22
+"""Elements of a vector up to which ONNX may propagate numbers: it takes 64 bytes for each."""
+
 MOST = 2**16
 """Elements of a constant up to which its numbers are read."""
 
@@ -86,12 +89,35 @@ def inferred(model: Any) -> Any:
     """Return the model, without large numbers, with the types and shapes that inference finds; as it is where it fails."""
     light = _without_large_numbers(model)
     try:
-        infer = part("onnx_cpp2py_export").shape_inference.infer_shapes
-        result = type(model)()
-        result.ParseFromString(infer(light.SerializeToString(), False, False, True))
+        return with_shapes(light)
     except Exception:  # noqa: BLE001 - its exception's class is the extension's own: a graph that is not consistent
         return light
+
+
+def with_shapes(model: Any) -> Any:
+    """Return an onnx.ModelProto with what inference finds, sizes that the graph itself computes among it if that can be.
+
+    To propagate numbers, ONNX (1.23) makes a message for each element of each vector that it meets: a file of a few hundred
+    bytes may ask for billions. So it is asked for the shapes first.
+
+    Raises:
+        Exception: of a class of the extension's own, for a graph that is not consistent.
+    """
+    infer = part("onnx_cpp2py_export").shape_inference.infer_shapes
+    data, result = model.SerializeToString(), type(model)()
+    result.ParseFromString(infer(data, False, False, False))
+    if _longest_vector(result.graph) <= _PROPAGATED:
+        result.ParseFromString(infer(data, False, False, True))
     return result
+
+
+def _longest_vector(graph: Any) -> int:
+    """Return the most elements that any value of one axis has, also in graphs inside this one."""
+    shapes = [value.type.tensor_type.shape.dim for value in (*graph.input, *graph.output, *graph.value_info)]
+    sizes = [shape[0].dim_value for shape in shapes if len(shape) == 1]
+    sizes += [tensor.dims[0] for tensor in graph.initializer if len(tensor.dims) == 1]
+    inside = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
+    return max((*sizes, *map(_longest_vector, inside)), default=0)
 
 
 def inlined(model: Any) -> tuple[Any, list[Any]]:

@@ -17,6 +17,8 @@ import onnx
 from onnx_attest import __version__
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, digest
+from onnx_attest.export.bundle import locations
+from onnx_attest.export.reading import opened
 from onnx_attest.verify.environment import packages
 from onnx_attest.verify.known import Known
 from onnx_attest.verify.paths import without_folders
@@ -79,12 +81,10 @@ def basis_of_artifact(artifact: Artifact) -> dict[str, str]:
     found = {"file": artifact.sha256[:_SHOWN], "manifest": _short(manifest)}
     for path in _external(artifact.path):
         try:
-            with path.open("rb") as file:
+            with opened(path) as file:
                 found[f"external data {path.name}"] = hashlib.file_digest(file, "sha256").hexdigest()[:_SHOWN]
-        except OSError as error:
-            raise UsageError(
-                f"cannot read {path}: {error.strerror}; it is external data of the file"
-            ) from error
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+            raise UsageError(f"cannot read {path}: {error}; it is external data of the file") from error
     return found | ({"module": basis_of_reference(artifact.reference)} if artifact.reference else {})
 
 
@@ -115,23 +115,7 @@ def _external(path: Path) -> Iterator[Path]:
         model = onnx.load(path, format="protobuf", load_external_data=False)
     except Exception:  # noqa: BLE001 - the protobuf library raises its own; whoever verifies the file says why
         return
-    places = {
-        entry.value
-        for tensor in _tensors(model.graph)
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    yield from (path.parent / place for place in sorted(places))
-
-
-def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            if attribute.HasField("g"):
-                yield from _tensors(attribute.g)
+    yield from (path.parent / place for place in sorted(set(map(str, locations(model)))))
 
 
 @cache

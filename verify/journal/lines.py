@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 
 from onnx_attest.errors import UnwritableError, UsageError
+from onnx_attest.export.decoding import decoded
+from onnx_attest.export.reading import MIB, bytes_of
 
 SCHEMA = 1
 FILE = "journal.jsonl"
@@ -62,6 +64,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, tag="unit", tag_field="kin
 
 
 _DECODER = msgspec.json.Decoder(Header | Unit)
+_LARGEST = 512 * MIB
 
 
 class Journal:
@@ -136,8 +139,8 @@ class Journal:
         if name not in self._units:
             return None
         try:
-            return msgspec.json.decode(self._units[name], type=kind)
-        except msgspec.ValidationError as error:
+            return decoded(msgspec.json.Decoder(kind).decode, self._units[name])
+        except msgspec.DecodeError as error:
             raise UsageError(
                 f"{self._path}: {name} is no longer what this version keeps: {error}; leave out --resume"
             ) from error
@@ -196,7 +199,7 @@ def read_units(path: Path) -> tuple[Header, dict[str, msgspec.Raw]]:
 def _read(path: Path) -> tuple[Header | None, dict[str, msgspec.Raw], int]:
     """Return what is whole: the first line, the units, and where the next line goes."""
     try:
-        data = path.read_bytes()
+        data = bytes_of(path, _LARGEST)
     except FileNotFoundError:
         return None, {}, 0
     except OSError as error:
@@ -207,8 +210,8 @@ def _read(path: Path) -> tuple[Header | None, dict[str, msgspec.Raw], int]:
     for number, line in enumerate(_lines(data), 1):
         following = end + len(line)
         try:
-            read = _DECODER.decode(line) if line.endswith(b"\n") else None
-        except (msgspec.DecodeError, msgspec.ValidationError):
+            read = decoded(_DECODER.decode, line) if line.endswith(b"\n") else None
+        except msgspec.DecodeError:
             read = None
         if read is None and following < len(data):
             raise UsageError(f"{path}, line {number} is damaged; leave out --resume to begin anew")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import Any
 import msgspec
 
 from onnx_attest.errors import UsageError
+from onnx_attest.export.decoding import decoded
 from onnx_attest.verify import engine
 from onnx_attest.verify.blame import EXPORTER
 from onnx_attest.verify.cell import Identity
@@ -49,8 +52,8 @@ class _Part:
 
     def get(self, name: str, kind: Any) -> Any:
         try:
-            return msgspec.json.decode(self.units[name], type=kind)
-        except (KeyError, msgspec.ValidationError) as error:
+            return decoded(msgspec.json.Decoder(kind).decode, self.units[name])
+        except (KeyError, msgspec.DecodeError) as error:
             raise UsageError(
                 f"{self.folder / FILE} has no {name} of this version: {error}; run that shard again"
             ) from error
@@ -84,11 +87,25 @@ def merge(folders: Sequence[Path], output: Path, evidence: Path) -> list[AnyReco
         given = [part.folder / ARTIFACTS for part in parts if (part.folder / ARTIFACTS).is_dir()]
         try:
             for folder in given:
+                _refuse_links(folder)
                 shutil.copytree(folder, artifacts, dirs_exist_ok=True)
         except (OSError, shutil.Error) as error:
             raise UsageError(f"cannot copy the exported files to {output}: {error}") from error
         write_reports(records, output, artifacts if given else None)
     return records
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse what is no file: through a link of one shard, the files of another would be written elsewhere.
+
+    Raises:
+        UsageError: it names the first.
+    """
+    for root, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            mode = Path(root, name).lstat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise UsageError(f"{Path(root, name)} is a link or no file at all; no run leaves one")
 
 
 def _read(folder: Path) -> _Part:

@@ -19,6 +19,22 @@ def beside(model: onnx.ModelProto) -> int:
     return sum(_length(tensor) for tensor in model.graph.initializer if is_beside(tensor))
 
 
+def refuse_beyond_the_end(model: onnx.ModelProto, folder: Path) -> None:
+    """Refuse tensors that are said to reach beyond the file that they lie in, before one of them is read.
+
+    Raises:
+        ValueError: it names the tensor.
+        OSError: there is no such file.
+    """
+    for tensor in model.graph.initializer:
+        if is_beside(tensor):
+            given = {entry.key: entry.value for entry in tensor.external_data}
+            end = int(given.get("offset", 0)) + _length(tensor)
+            size = (folder / given.get("location", "")).stat().st_size
+            if end > size:
+                raise ValueError(f"{tensor.name} ends at byte {end} of {given['location']}, which has {size}")
+
+
 def is_beside(tensor: onnx.TensorProto) -> bool:
     """Whether a tensor's numbers are in another file."""
     return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from onnx_attest.verify.finder.messages import with_shapes
 from onnx_attest.verify.oracle.graph import constants_of
 
 LOWEST_OPSET = 13
@@ -214,7 +215,7 @@ def opset_of(model: onnx.ModelProto) -> int:
 
 
 def _types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
-    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    graph = with_shapes(model).graph
     return {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.input, *graph.output)}
 
 

@@ -28,7 +28,7 @@ from onnx_attest.verify.report.brief import brief
 from onnx_attest.verify.runtimes.base import Tensors
 from onnx_attest.verify.runtimes.configured import limited
 from onnx_attest.verify.runtimes.registry import select, with_session
-from onnx_attest.verify.workers.child import MIB
+from onnx_attest.verify.workers.limits import MIB
 
 
 @dataclass(frozen=True)

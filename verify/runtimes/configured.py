@@ -25,7 +25,7 @@ from onnx_attest.verify.configuration.keys import RUNTIME_KEYS, RUNTIMES, no_suc
 from onnx_attest.verify.configuration.kinds import WrongValueError
 from onnx_attest.verify.runtimes.base import Runtime
 from onnx_attest.verify.runtimes.isolated import Isolated, isolate, isolated
-from onnx_attest.verify.workers.child import MIB, Limits, usual_limits
+from onnx_attest.verify.workers.limits import MIB, Limits, usual_limits
 
 _USUAL = "ort-cpu"
 """What an entry is a variant of if it does not say so."""

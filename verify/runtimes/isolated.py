@@ -24,8 +24,8 @@ from onnx_attest.verify.runtimes.base import (
 )
 from onnx_attest.verify.runtimes.broken import BrokenRuntime
 from onnx_attest.verify.runtimes.isolated_session import IsolatedSession
-from onnx_attest.verify.workers.child import Limits, usual_limits
 from onnx_attest.verify.workers.host import Request, RuntimeProcess, pickled
+from onnx_attest.verify.workers.limits import Limits, usual_limits
 
 if TYPE_CHECKING:
     from onnx_attest.export.artifact import Artifact

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx_attest.errors import UsageError
+from onnx_attest.verify import guard
+from onnx_attest.verify.finder.calls import EndlessError, refuse_endless
 from onnx_attest.verify.finder.find import find
 from onnx_attest.verify.finder.found import Attention, Found, Softmax
 from onnx_attest.verify.finder.graph import NAMES
@@ -20,9 +22,6 @@ from onnx_attest.verify.static.rules import static_findings
 
 if TYPE_CHECKING:
     from onnx_attest.export.artifact import Artifact
-
-_LARGEST = 2**31 - 1
-"""Bytes of a protobuf."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +95,9 @@ def check_file(path: Path, providers: Sequence[str] = ()) -> Checked:
     from onnx_attest.export.artifact import read_artifact
     from onnx_attest.verify.static.known import known_of
 
-    model, artifact = _read(path), read_artifact(path)
+    guard.doing(f"checking {path.name}")
+    artifact = read_artifact(path)
+    model = _read(path)
     found = find(model)
     told = [
         *_asked(artifact),
@@ -109,21 +110,19 @@ def check_file(path: Path, providers: Sequence[str] = ()) -> Checked:
 def _read(path: Path) -> Any:
     model = part("onnx_ml_pb2").ModelProto()
     try:
-        if path.stat().st_size > _LARGEST:
-            raise UsageError(
-                f"{path} is no ONNX file: a protobuf has at most 2 GiB; larger weights lie beside it"
-            )
         model.ParseFromString(path.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except Exception as error:  # protobuf's DecodeError, of whichever implementation
-        if isinstance(error, UsageError):
-            raise
         raise UsageError(
             f"{path} is not a complete ONNX file: {error}; was it truncated, or is it another format?"
         ) from error
     if not model.HasField("graph") or not model.opset_import:
         raise UsageError(f"{path} is no ONNX file: it has no graph or no opset")
+    try:
+        refuse_endless(model)
+    except EndlessError as error:
+        raise UsageError(f"{path} is not valid ONNX: {error}") from error
     try:
         # By path: tensors beside the file are checked as well. Its errors are of a class of the extension's own.
         part("onnx_cpp2py_export").checker.check_model_path(str(path), False, False, False)

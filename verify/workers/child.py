@@ -9,13 +9,13 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
 from types import TracebackType
 
 from onnx_attest.verify.pages import ONE_THREAD_IN_BLAS
 from onnx_attest.verify.workers import resident
+from onnx_attest.verify.workers.limits import MIB, end_in_words
 from onnx_attest.verify.workers.streams import one_line
 
 # How long a child may take to end by itself, once its work is over or its pipe is closed.
@@ -23,31 +23,6 @@ _GRACE_S = 5.0
 # An answer with the most samples is a few kilobytes; more than this comes from something else.
 _LONGEST_ANSWER_BYTES = 1 << 24
 _STDERR_TAIL_BYTES = 4096
-MIB = 2**20
-SILENCE_S = 300.0
-"""A request that takes longer is taken for a hang; the longest of the catalogue, an export, takes a few seconds."""
-_SHARE = 0.8
-"""Of the machine's memory, from which on a process is ended: beyond it the system ends one, and not always that one."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a process may take.
-
-    Attributes:
-        time_s: for each request.
-        memory_bytes: that it may hold with all processes that it starts, as resident size; None for as much as it wants.
-    """
-
-    time_s: float = SILENCE_S
-    memory_bytes: int | None = None
-
-
-def usual_limits(time_s: float | None = None, memory_bytes: int | None = None) -> Limits:
-    """Return limits with the usual one where none is given: of memory, most of what the machine has, if that is known."""
-    if memory_bytes is None and resident.is_told() and (size := resident.machine_bytes()) is not None:
-        memory_bytes = int(_SHARE * size)
-    return Limits(SILENCE_S if time_s is None else time_s, memory_bytes)
 
 
 class Child:
@@ -215,7 +190,7 @@ class Child:
                 f"its process held {self._watch.seen / MIB:,.0f} MiB of memory, the limit is {self._watch.limit / MIB:,.0f} "
                 "MiB, so it was killed"
             )
-        return _describe_end(code)
+        return end_in_words(code)
 
 
 class _Watch(threading.Thread):
@@ -251,19 +226,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says so of a group of zombies
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _describe_end(code: int | None) -> str:
-    if code is None:
-        return "its process closed its output and had to be killed,"
-    if code >= 0:
-        return f"its process ended with return code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:  # a real-time signal
-        name = f"signal {-code}"
-    # The system says nothing when it kills a process for its memory.
-    return f"its process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
 
 
 def _excerpt(line: bytes) -> str:

@@ -24,7 +24,8 @@ from onnx_attest.errors import UsageError
 from onnx_attest.verify.runtimes.base import FallbackError, ProcessDiedError, UnavailableError
 from onnx_attest.verify.workers import bootstrap
 from onnx_attest.verify.workers.arrays import SharedFile, decode, encode
-from onnx_attest.verify.workers.child import Child, Limits
+from onnx_attest.verify.workers.child import Child
+from onnx_attest.verify.workers.limits import Limits
 
 _MODULE = "onnx_attest.verify.workers.runtime"
 _MAPPED = ("onnx_attest", "onnx_attest.models", "onnx_attest.export", "onnx_attest.verify")

@@ -76,7 +76,8 @@ class Axis:
 
     def at(self, value: float) -> float:
         """Return the place of a number."""
-        low, high, here = (math.log(one) if self.log else one for one in (self.low, self.high, value))
+        here = _drawable(value, log=self.log)
+        low, high, here = (math.log(one) if self.log else one for one in (self.low, self.high, here))
         return self.start + (here - low) / (high - low) * (self.end - self.start)
 
 
@@ -172,17 +173,27 @@ def _mark(x: float, y: float, index: int, colour: str, radius: float = 3.0) -> s
     return svg.rectangle(x - radius, y - radius, 2 * radius, 2 * radius, colour)
 
 
+_LARGEST, _SMALLEST = 1e200, 1e-200
+"""Numbers that have room on both sides: beyond them a margin would be infinite, or nothing."""
+
+
+def _drawable(value: float, *, log: bool) -> float:
+    """Return a number as near to it as an axis reaches."""
+    return min(max(value, _SMALLEST if log else -_LARGEST), _LARGEST)
+
+
 def axis(
     values: Sequence[float], places: tuple[float, float], *, log: bool, from_zero: bool, margin: float
 ) -> Axis:
     """Return an axis that has all values on it, and a margin on both sides of them."""
+    values = [_drawable(value, log=log) for value in values]
     low, high = min(values), max(values)
     if log:
         room = max(math.log(high) - math.log(low), 0.1) * margin  # their ratio may be infinite
         return Axis(low * math.exp(-room), high * math.exp(room), *places, log)
     if from_zero:
         low = min(low, 0.0)
-    room = (high - low or 1.0) * margin
+    room = next(span for span in (high - low, abs(high), 1.0) if span > _SMALLEST) * margin
     return Axis(low - (0.0 if from_zero and low == 0 else room), high + room, *places, log)
 
 

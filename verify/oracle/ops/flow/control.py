@@ -27,6 +27,9 @@ from onnx_attest.verify.oracle.ops.operator import (
 )
 from onnx_attest.verify.oracle.values import Listed, Value
 
+_MOST_TURNS = 2**17
+"""Of a loop: as many take the oracle some seconds, and a file may ask for 2^63."""
+
 
 def _if(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Value]:
     branches = node.get("else_branch"), node.get("then_branch")
@@ -47,6 +50,8 @@ def _loop(node: Node, inputs: Inputs, arithmetic: Arithmetic) -> list[Value]:
     last = given or Bounded(np.array(True))
     scanned: list[list[Bounded]] = []
     while _holds([last], 0) and (steps is None or len(scanned) < steps):
+        if len(scanned) == _MOST_TURNS:
+            raise UnsupportedOperatorError(f"Loop of more than {_MOST_TURNS:,} turns")
         last, carried, outputs = _step(node, body, len(scanned), last, carried)
         scanned.append(outputs)
     if given is None and steps is not None and len(scanned) < steps:
