@@ -564,16 +564,17 @@ def main() -> int:
     asked = parser.parse_args()
     started = time.monotonic()
     numbers = [asked.only] if asked.only is not None else list(range(asked.first, asked.first + asked.files))
-    with tempfile.TemporaryDirectory(
-        prefix="hostile-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None
-    ) as name:
-        base = Path(name)
+    # No TemporaryDirectory: each fork ends as a command does, and would remove it.
+    base = Path(tempfile.mkdtemp(prefix="hostile-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    try:
         results = sorted(run(numbers, asked.seed, asked.jobs, base), key=lambda one: one.number)
         wrong = [one for one in results if one.violation]
         for one in wrong:
             kept = asked.keep / f"seed-{asked.seed}-{one.number}"
             shutil.rmtree(kept, ignore_errors=True)
             shutil.copytree(base / f"case-{one.number}", kept, symlinks=True, ignore=_special)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
     print(table(results))
     real_ones = sum(one.real for one in results)
     print(f"\n{len(results)} files, seed {asked.seed}, {time.monotonic() - started:.0f} s; {real_ones} went to the real command line; the longest took {max(one.seconds for one in results):.0f} s")  # fmt: skip

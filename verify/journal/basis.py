@@ -82,7 +82,8 @@ def basis_of_artifact(artifact: Artifact) -> dict[str, str]:
     for path in _external(artifact.path):
         try:
             with opened(path) as file:
-                found[f"external data {path.name}"] = hashlib.file_digest(file, "sha256").hexdigest()[:_SHOWN]
+                whole = hashlib.file_digest(file, "sha256")  # type: ignore[arg-type]  # typeshed asks for more of a reader
+            found[f"external data {path.name}"] = whole.hexdigest()[:_SHOWN]
         except (OSError, ValueError) as error:  # ValueError: a name that no file can have
             raise UsageError(f"cannot read {path}: {error}; it is external data of the file") from error
     return found | ({"module": basis_of_reference(artifact.reference)} if artifact.reference else {})
