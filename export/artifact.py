@@ -167,7 +167,10 @@ def _staged(path: Path, data: bytes) -> Iterator[Path]:
     if path.is_dir():  # the one rename that could fail after another has been done
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:  # nobody asked for a file of that name
+        raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

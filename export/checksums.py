@@ -79,6 +79,14 @@ def verified(folder: Path) -> str:
     """
     try:
         listed = _bytes_of(folder / LIST)
+    except FileNotFoundError as error:
+        what = f"is no bundle: it holds no {LIST}" if folder.is_dir() else "is not there"
+        raise UsageError(f"{folder} {what}; give the folder of a bundle") from error
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {folder}: {error.strerror or error}; give the folder of a bundle"
+        ) from error
+    try:
         digests = read_list(listed)
         there = set(_files(folder))
         if lacking := sorted(set(digests) - there):

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from onnx_attest.export.artifact import (
     manifest_path,
     read_artifact,
     write_artifact,
+    write_whole,
 )
 from onnx_attest.models import Contract, TensorSpec, resolve
 from onnx_attest.verify import verify
@@ -521,6 +523,23 @@ def test_report_that_cannot_be_written_changes_nothing(command, records, output,
 def test_artifact_that_cannot_be_written_is_said(double, name):
     with pytest.raises(UsageError, match=r"cannot write .* choose another folder with -o"):
         write_artifact(b"data", manifest_of(b"data"), double.parent / name)
+
+
+def test_what_cannot_be_written_is_called_by_its_own_name(tmp_path):
+    """And not by that of the file that was to be renamed."""
+    refused = OSError(errno.EROFS, "read-only", str(tmp_path / ".model.onnx.k3j2"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tempfile, "mkstemp", raising(refused))
+        with pytest.raises(OSError, match=r"model\.onnx") as said:
+            write_whole({tmp_path / "model.onnx": b"data"})
+    assert said.value.filename == str(tmp_path / "model.onnx")
+
+
+def raising(error: OSError) -> Any:
+    def raise_it(*_: object, **__: object) -> None:
+        raise error
+
+    return raise_it
 
 
 @pytest.fixture

@@ -219,7 +219,11 @@ def test_a_changed_byte_anywhere_is_refused_with_the_file_named(copy, changes):
 
 
 def test_what_is_no_bundle_is_refused_in_one_line(copy, command, tmp_path):
-    command("replay", tmp_path / "nowhere").assert_refused("nowhere", "give the folder of a bundle")
+    command("replay", tmp_path / "nowhere").assert_refused(
+        "nowhere is not there", "give the folder of a bundle"
+    )
+    (tmp_path / "empty").mkdir()
+    command("replay", tmp_path / "empty").assert_refused("empty is no bundle: it holds no SHA256SUMS")
     (copy / MODEL).write_bytes(b"")
     command("replay", copy).assert_refused(MODEL, LIST)
     shutil.rmtree(copy)

@@ -208,6 +208,10 @@ def test_what_does_not_get_as_far_as_its_journal_leaves_an_earlier_one(tmp_path)
     [
         ({"basis": {"seed": "1"}}, r"another seed \(0, now 1\); leave out --resume to begin anew"),
         ({"basis": {"seed": "0", "version of ort-cpu": "2"}}, r"another version of ort-cpu \(none, now 2\)"),
+        (
+            {"basis": {"seed": "0", "runtime ort-cpu": "OrtRuntime(provider=...)"}},
+            r"ort-cpu \(is asked now, was not\)",
+        ),
         ({"shard": "1/2"}, r"another shard \(none, now 1/2\)"),
         ({"command": "verify"}, r"another command \(run, now verify\)"),
         ({"required": ("ort-cpu",)}, "another required"),
@@ -463,7 +467,7 @@ def test_shards_that_are_not_all_of_one_run_are_refused(job, command, tmp_path):
     refused("shard1", "shard2", "shard2")("shard 2/2 is given twice")
     refused("shard1", "other")("of different runs", "dtypes")
     refused("shard1", "third")("of splits in 2 and 3")
-    refused("shard1", "whole")("whole", "--shard")
+    refused("shard1", "whole")("whole holds no journal of a shard", "--shard")
     refused("shard1", "cut")("is not finished in any shard")
     refused("shard1", "nowhere")("nowhere")
     assert not (tmp_path / "merged").exists()

@@ -536,13 +536,13 @@ def test_what_a_terminal_gets(monkeypatch, variables, encoding, laid_out, colour
         monkeypatch.setenv(name, value)
     screen = Screen(encoding)
     monkeypatch.setattr("sys.stdout", screen)
-    console.show_run(failing_run())
+    console.show_run(failing_run(), is_written=True)
     assert ("✖ failed" in screen.getvalue(), "\x1b[" in screen.getvalue()) == (laid_out, coloured)
     assert (screen.getvalue() == summary(failing_run())) == (not laid_out)
 
 
 def test_what_is_no_terminal_gets_the_summary(command, records) -> None:
-    assert command("report", records).out == summary(failing_run())
+    assert command("report", records).out == summary(failing_run(), is_written=False)
 
 
 @pytest.mark.parametrize("name", [*FORMATS, "findings.csv", "time.md"])
@@ -566,7 +566,7 @@ def test_the_summary_of_a_step_is_appended(command, records, tmp_path, monkeypat
     step = tmp_path / "step.md"
     step.write_text("# before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
-    assert command("report", records, "--github-summary").out == summary(failing_run())
+    assert command("report", records, "--github-summary").out == summary(failing_run(), is_written=False)
     assert step.read_text() == f"# before\n\n{github(failing_run())}"
 
 
@@ -594,9 +594,7 @@ def test_without_a_runner_the_flag_is_refused_before_the_work(command, tmp_path,
     command("verify", tmp_path / "no.onnx", "--github-summary").assert_refused("GITHUB_STEP_SUMMARY")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
     (tmp_path / "records.jsonl").write_bytes(encode(failing_run()))
-    answer = command("report", tmp_path, "--github-summary")
-    assert (answer.code, answer.out) == (2, summary(failing_run()))
-    assert "cannot append" in answer.err
+    command("report", tmp_path, "--github-summary").assert_refused(f"cannot append to {tmp_path}, which")
 
 
 # --- all say the same -------------------------------------------------------------------------------------------
@@ -711,3 +709,12 @@ def test_all_views_say_the_same_verdict(drawn: list[AnyRecord]) -> None:
     assert terminal(drawn, 80, colours=False).startswith(f"{marked(verdict)}\n")
     assert json.loads(views["report.json"])["verdict"] == verdict
     assert f'class="verdict {verdict}"' in views["report.html"]
+
+
+def test_the_last_line_names_files_only_where_there_are_some(command, tmp_path):
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(encode(failing_run()))
+    assert "accuracy.md" not in command("report", path).out
+    assert "give -o FOLDER" in command("report", path).out
+    assert "accuracy.md" in summary(failing_run())
+    assert "give -o FOLDER" in terminal(failing_run(), 100, colours=False, is_written=False)

@@ -787,7 +787,7 @@ def _finish(
     if json:
         console.show_json(console.verdict_object(records) | fields)
     else:
-        console.show_run(records, beside, note)
+        console.show_run(records, beside, note, is_written=bool(note))
     append(records, step_file, beside)
     if interrupted:
         console.note("interrupted: what was finished is kept, and --resume goes on with it")

@@ -58,16 +58,24 @@ def _drop_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def show_run(records: Sequence[AnyRecord], *after: str) -> None:
-    """Write what a run came to, and what else there is to say after it: laid out on a terminal, summary.md elsewhere."""
-    from onnx_attest.verify.report import render
+def show_run(records: Sequence[AnyRecord], *after: str, is_written: bool) -> None:
+    """Write what a run came to, and what else there is to say after it: laid out on a terminal, summary.md elsewhere.
+
+    Args:
+        records: of the run.
+        after: what else there is to say.
+        is_written: whether there are files of the run.
+    """
+    from onnx_attest.verify.report.summary import summary
     from onnx_attest.verify.report.terminal import terminal
 
     screen = _screen()
     if screen is None:
-        text = visible(render(records)["summary.md"])
+        text = visible(summary(records, is_written=is_written))
     else:
-        text = terminal(records, screen[0], colours=screen[1])  # its own colours stay, and it shows no others
+        text = terminal(
+            records, screen[0], colours=screen[1], is_written=is_written
+        )  # its own colours stay, and it shows no others
     _write("\n".join(filter(None, (text, *map(visible, after)))))
 
 

@@ -25,7 +25,7 @@ def step_summary(asked: bool) -> Path | None:
     """Return the file that the runner names, None if nobody asked for it; to be called before the work.
 
     Raises:
-        UsageError: it names none.
+        UsageError: it names none, or one that cannot be written.
     """
     from onnx_attest.errors import UsageError
 
@@ -36,7 +36,16 @@ def step_summary(asked: bool) -> Path | None:
             f"--github-summary: {VARIABLE} names no file, as it does in GitHub Actions; elsewhere "
             "`onnx-attest report RECORDS --format github` prints the same"
         )
-    return Path(os.environ[VARIABLE])
+    file = Path(os.environ[VARIABLE])
+    try:
+        with file.open("a"):  # now, not when all was run
+            return file
+    except OSError as error:
+        raise UsageError(_cannot_append(file, error)) from error
+
+
+def _cannot_append(file: Path, error: OSError) -> str:
+    return f"cannot append to {file}, which {VARIABLE} names: {error.strerror}"
 
 
 def append(records: Sequence[AnyRecord], file: Path | None, beside: str = "") -> None:
@@ -60,4 +69,4 @@ def append(records: Sequence[AnyRecord], file: Path | None, beside: str = "") ->
         else:
             console.note(f"{VARIABLE}: the summary of this step is full, nothing was appended")
     except OSError as error:
-        raise UsageError(f"cannot append to {file.name}, which {VARIABLE} names: {error.strerror}") from error
+        raise UsageError(_cannot_append(file, error)) from error

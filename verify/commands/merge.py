@@ -28,5 +28,5 @@ def merge(
     if json:
         console.show_json(console.verdict_object(records))
     else:
-        console.show_run(records, f"The reports are in {output}.")
+        console.show_run(records, f"The reports are in {output}.", is_written=True)
     raise typer.Exit(next(record.exit_code for record in records if isinstance(record, RunRecord)))

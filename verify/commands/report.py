@@ -41,7 +41,7 @@ def report(
     if name is not None and name not in views:
         raise UsageError(f"unknown view {name!r}; there are {', '.join((*FORMATS, *views))}")
     if name is None and output is None:
-        console.show_run(read)
+        console.show_run(read, is_written=False)
     elif name is not None and output is None:
         console.show(views[name])
     elif name is not None and output is not None:

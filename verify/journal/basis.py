@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _ABOUT_THE_CALL = ("output", "jobs", "engine", "evidence", "baseline")
 """Settings that change no record."""
 _PARTS = ("onnx_attest.models", "onnx_attest.export", "onnx_attest.verify")
+_RUNTIME = "runtime "
 _SHOWN = 12
 """Digits of a digest, as in Git."""
 
@@ -105,10 +106,18 @@ def basis_of_reference(reference: str) -> str:
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Return in words what differs between two bases."""
     return [
-        f"{name} ({before.get(name) or 'none'}, now {now.get(name) or 'none'})"
+        f"{name} ({_apart(name, before.get(name, ''), now.get(name, ''))})"
         for name in dict.fromkeys((*before, *now))
         if before.get(name, "") != now.get(name, "")
     ]
+
+
+def _apart(name: str, before: str, now: str) -> str:
+    if name.startswith(_RUNTIME) and not (
+        before and now
+    ):  # what a runtime is, is of interest only beside another one
+        return "was asked, now is not" if before else "is asked now, was not"
+    return f"{before or 'none'}, now {now or 'none'}"
 
 
 def _external(path: Path) -> Iterator[Path]:
@@ -136,7 +145,7 @@ def _options(runtime: Runtime) -> Iterator[tuple[str, str]]:
     if isinstance(runtime, Isolated):
         yield f"interpreter of {runtime.name}", without_folders(str(runtime.process.interpreter))
         runtime = runtime.runtime
-    yield f"runtime {runtime.name}", without_folders(repr(runtime))
+    yield f"{_RUNTIME}{runtime.name}", without_folders(repr(runtime))
 
 
 def _digest_of_known(known: Iterable[Known]) -> str:

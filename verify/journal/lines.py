@@ -192,7 +192,9 @@ def read_units(path: Path) -> tuple[Header, dict[str, msgspec.Raw]]:
     """
     header, units, _ = _read(path)
     if header is None:
-        raise UsageError(f"{path} holds nothing; give the folder of a run with --shard")
+        raise UsageError(
+            f"{path.parent} holds no journal of a shard ({path.name}); give the report of a run with --shard"
+        )
     return header, units
 
 

@@ -28,9 +28,16 @@ CUDA_NEVER = "The CUDA path has never been executed in this run: nothing here sa
 CUDA_ELSEWHERE = "CUDA was not executed in this run. Recorded elsewhere, and no part of this verdict:"
 EVERY_NUMBER = "Every number: accuracy.md, stability.md, relations.md, latency.md, claims.md, and the same in full precision as .csv."
 
+NO_NUMBERS = "Every number: give -o FOLDER, where the tables, a page to look at and the records are written."
 
-def summary(records: Iterable[AnyRecord]) -> str:
-    """Return summary.md: verdict, matrix, reasons, known failures, findings, CUDA, environment."""
+
+def summary(records: Iterable[AnyRecord], *, is_written: bool = True) -> str:
+    """Return summary.md: verdict, matrix, reasons, known failures, findings, CUDA, environment.
+
+    Args:
+        records: of the run.
+        is_written: whether there are files beside it, which the last line names.
+    """
     records = list(records)
     parts = (
         headline(records),
@@ -39,7 +46,7 @@ def summary(records: Iterable[AnyRecord]) -> str:
         *(_section(title, lines) for title, lines in lists(records).items() if lines),
         _section(*cuda(records)),
         "\n".join(_wrapped(escaped(line)) for line in environment(records)),
-        EVERY_NUMBER,
+        EVERY_NUMBER if is_written else NO_NUMBERS,
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -17,7 +17,7 @@ from onnx_attest.verify.report.headline import told
 from onnx_attest.verify.report.marks import marked
 from onnx_attest.verify.report.matrix import matrix
 from onnx_attest.verify.report.outcomes import NOT_RUN
-from onnx_attest.verify.report.summary import EVERY_NUMBER, cuda, cut, environment, lists, why
+from onnx_attest.verify.report.summary import EVERY_NUMBER, NO_NUMBERS, cuda, cut, environment, lists, why
 from onnx_attest.verify.report.tables import Table
 
 if TYPE_CHECKING:
@@ -44,8 +44,15 @@ _BETWEEN = 2
 """Columns between two of a table."""
 
 
-def terminal(records: Iterable[AnyRecord], width: int, *, colours: bool) -> str:
-    """Return the run for a terminal of `width` columns; without colours there is no control sequence in it."""
+def terminal(records: Iterable[AnyRecord], width: int, *, colours: bool, is_written: bool = True) -> str:
+    """Return the run for a terminal of `width` columns; without colours there is no control sequence in it.
+
+    Args:
+        records: of the run.
+        width: of the terminal.
+        colours: whether it has some.
+        is_written: whether there are files of the run, which the last line names.
+    """
     from rich.console import Console
 
     console = Console(
@@ -60,12 +67,12 @@ def terminal(records: Iterable[AnyRecord], width: int, *, colours: bool) -> str:
         emoji=False,
     )
     with console.capture() as captured:
-        for part in _parts(list(records), width):
+        for part in _parts(list(records), width, EVERY_NUMBER if is_written else NO_NUMBERS):
             console.print(part)
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
-def _parts(records: Sequence[AnyRecord], width: int) -> Iterator[RenderableType]:
+def _parts(records: Sequence[AnyRecord], width: int, numbers: str) -> Iterator[RenderableType]:
     from rich.text import Text
 
     said = told(records)
@@ -89,7 +96,7 @@ def _parts(records: Sequence[AnyRecord], width: int) -> Iterator[RenderableType]
         yield Text(f"\n{cuda_title}")
         yield _list(elsewhere)
     yield Text("\n" + "\n".join(map(one_line, environment(records))), "dim")
-    yield Text(f"\n{EVERY_NUMBER}", "dim")
+    yield Text(f"\n{numbers}", "dim")
 
 
 def _that_fit(table: Table, width: int) -> Iterator[Table]:
