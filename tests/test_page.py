@@ -147,6 +147,33 @@ def test_the_verdict_comes_first_and_nothing_skipped_is_passed():
     assert "#mark-passed" not in page
 
 
+def head_of(records: list[AnyRecord]) -> str:
+    found = re.search(r"<header>.*?</header>", html(records), re.DOTALL)
+    assert found is not None
+    return found[0]
+
+
+def test_its_head_says_which_file_was_held_against_what_and_when():
+    sha = "0123456789abcdef" * 4
+    alone = [environment(), export(sha256=sha, reference="graph", size_bytes=1234), cell(artifact_sha256=sha)]
+    said = head_of(alone)
+    assert f'<abbr title="{sha}">0123456789ab</abbr>' in said
+    assert "1,234 bytes" in said
+    assert "held against its own graph in float64" in said
+    assert alone[0].recorded_at in said
+    assert " ".join(alone[0].command) in said
+    absent = cell(artifact_sha256=sha, runtime="torch", verdict="skipped")
+    assert "module" not in head_of([*alone, absent])
+    assert "held against the module" in head_of([*alone, cell(artifact_sha256=sha, runtime="exporter")])
+
+
+def test_its_head_names_a_few_of_many_files():
+    said = head_of([export(sha256=f"{number:064}") for number in range(30)])
+    assert said.count("<abbr") == 6
+    assert "About 30 files" in said
+    assert "and 24 more files" in said
+
+
 def test_no_records_make_a_page():
     page = html([])
     assert "no run record: the run did not finish" in page.lower()
