@@ -171,7 +171,8 @@ _TABLE = (
         "The module was exported once more in float64; each constant of the file has to be that one, rounded to the file's "
         "dtype.",
         "A scale of 0.2237 where 1/sqrt(20) rounds to 0.22360680.",
-        "Export again; if it stays, the exporter computes the constant in a format that is too short.",
+        "If the module has other weights than the file (trained since, or drawn anew by its factory), give those. Else export "
+        "again; if it stays, the exporter computes the constant in a format that is too short.",
     ),
     Code(
         "OA113", "note", "The module could not be exported in float64",
@@ -489,7 +490,8 @@ _TABLE = (
         "by -inf it is NaN, which spreads. torch's scaled_dot_product_attention gives 0 (microsoft/onnxscript#2654, "
         "pytorch/pytorch#103749).",
         "Add of -3.4e38 where a mask is False, and a batch whose mask is all False.",
-        "Declare the policy (the contract's empty_rows), see that no row is empty, or set such rows to 0 behind the softmax.",
+        "It happens where a causal model is padded on the left, and where a sequence is empty. If you feed such batches, "
+        "say what such a row is to give (empty_rows in the contract), or set it to 0 behind the softmax; if not, ignore this.",
     ),
     Code(
         "OA428", "warning", "A number for a mask does not fit the format that it is cast to",

@@ -18,6 +18,7 @@ from onnx_attest.verify.report.html.marks import mark
 from onnx_attest.verify.report.html.markup import Markup, joined, tag
 from onnx_attest.verify.report.html.tables import filled
 from onnx_attest.verify.report.outcomes import ran_on_cuda
+from onnx_attest.verify.report.summary import CUDA_NEVER
 from onnx_attest.verify.report.tables import Column
 
 
@@ -83,9 +84,7 @@ def cuda(records: Sequence[AnyRecord]) -> Markup:
         return Markup()
     evidence = of_kind(records, EvidenceRecord)
     if not evidence:
-        return tag(
-            "p", "The CUDA path has never been executed in this run: nothing here says anything about a GPU."
-        )
+        return tag("p", CUDA_NEVER)
     title = "CUDA was not executed in this run. Recorded elsewhere, and no part of this verdict"
     return filled(title, EVIDENCE, evidence)
 
