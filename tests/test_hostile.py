@@ -670,3 +670,13 @@ def test_each_mutation_is_refused_or_read(tmp_path, name):
                 reader(path)
             except UsageError as error:
                 assert str(error).strip()  # noqa: PT017 - either is right, and a refusal says why
+
+
+@pytest.mark.parametrize("place", ["input", "output"])
+def test_more_axes_than_an_array_has(command, tmp_path, place):
+    model = seed()
+    shape = getattr(model.graph, place)[0].type.tensor_type.shape
+    while len(shape.dim) < 72:
+        shape.dim.add().dim_value = 1
+    path = written(tmp_path / "m.onnx", model.SerializeToString())
+    command("verify", path, *REFERENCE).assert_refused("72 axes")

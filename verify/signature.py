@@ -22,6 +22,9 @@ from onnx_attest.verify.oracle.bounded import is_floating
 from onnx_attest.verify.oracle.weights import LARGE, beside, refuse_beyond_the_end
 from onnx_attest.verify.usage import Uses
 
+_MOST_AXES = 64
+"""Of an array, in NumPy since 2.0."""
+
 
 @dataclass(frozen=True, eq=False)
 class Signature:
@@ -67,6 +70,11 @@ def read_signature(artifact: Artifact) -> Signature:
     guard.doing(f"reading {artifact.path.name}")
     model, as_in_file = _load(artifact.path)
     got = observe(model)
+    for name in (*got.inputs, *got.outputs):
+        if (count := len(got.axes[name])) > _MOST_AXES:
+            raise UsageError(
+                f"{artifact.path}: {name} has {count} axes; only arrays of up to {_MOST_AXES} can be fed"
+            )
     dtypes = dtypes_of((*model.graph.input, *model.graph.output))
     kinds = {name: _kind(name, dtypes.get(name)) for name in (*got.inputs, *got.outputs)}
     return Signature(
