@@ -464,7 +464,7 @@ def test_file_that_is_none_is_refused_in_one_line(command, tmp_path):
     command("check", path).assert_refused("cut.onnx", "not a complete ONNX file")
     command("check", tmp_path / "nothing.onnx").assert_refused("nothing.onnx", "cannot read")
     path.write_bytes(b"")
-    command("check", path).assert_refused("cut.onnx", "no graph")
+    command("check", path).assert_refused("cut.onnx", "is empty")
     broken = onnx.ModelProto()
     broken.CopyFrom(PAIRS["OA421"][1])
     broken.graph.node[0].input[0] = "nobody"
