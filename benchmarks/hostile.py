@@ -460,7 +460,7 @@ def judge(makers: Makers, number: int, base: Path) -> Result:
             outcome = f"contained: {outcome}"
     if not violation and _tree(case / "in") | _tree(case / "cwd") != before:
         violation = "it changed what it was given, or what lies beside it"
-    if not violation and (left := [one.name for one in case.iterdir() if one.name not in {"in", "cwd", "tmp", "out", "scratch", "stdout", "stderr", "wrote"}]):  # fmt: skip
+    if not violation and (left := [one.name for one in case.iterdir() if one.name not in {"in", "cwd", "tmp", "out", "scratch", "stdout", "stderr", "wrote", ".out.run"}]):  # fmt: skip
         violation = f"it left {left[0]} behind"
     said = (ended.err.strip().splitlines() or ended.out.strip().splitlines() or [""])[-1][:300]
     if violation:
