@@ -111,8 +111,8 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Refuse a contract that contradicts itself.
 
         Raises:
-            ValueError: an axis without a traced size or with one below 1, a name used twice, masks on a tensor
-                that is none.
+            ValueError: an axis without a traced size, a size or a granularity below 1, a name used twice, masks on a
+                tensor that is none.
         """
         _refuse_unknown("contract", "empty_rows", (self.empty_rows,), EmptyRows)
         _refuse_unknown("contract", "causal", (self.causal,), Causal)
@@ -124,6 +124,10 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"traced has no size for the axes {missing}")
         if any(size < 1 for size in self.traced.values()):
             raise ValueError(f"traced sizes must be 1 or more, got {self.traced}")
+        if self.granularity < 1 or any(size < 1 for size in self.longest.values()):
+            raise ValueError(
+                f"granularity and longest sizes must be 1 or more, got {self.granularity} and {self.longest}"
+            )
         for spec in self.inputs:
             if (spec.role == "mask") != bool(spec.masks):
                 raise ValueError(f"{spec.name}: role 'mask' and masks go together")

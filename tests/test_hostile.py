@@ -36,6 +36,7 @@ from some_records import cell, export, finding, not_run, one_of_every_kind, run
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import manifest_path, read_artifact
 from onnx_attest.export.reading import bytes_of
+from onnx_attest.models import Contract, TensorSpec
 from onnx_attest.verify import guard
 from onnx_attest.verify.configuration import read_configuration
 from onnx_attest.verify.console import visible
@@ -531,6 +532,7 @@ def test_reports_show_markup_as_text(marked_up, tmp_path):
 
 PROGRAM = """
 import os, signal, sys, time
+from onnx_attest.models import Contract, TensorSpec
 from onnx_attest.verify import guard
 guard.READING = frozenset({"do"})
 sys.argv = ["onnx-attest", "do"]
@@ -680,3 +682,23 @@ def test_more_axes_than_an_array_has(command, tmp_path, place):
         shape.dim.add().dim_value = 1
     path = written(tmp_path / "m.onnx", model.SerializeToString())
     command("verify", path, *REFERENCE).assert_refused("72 axes")
+
+
+@pytest.mark.parametrize("heads", [-2, 0, 3])
+def test_number_of_heads_that_is_none(command, tmp_path, heads):
+    """Found by the fuzzer: the scale of a head of -2 numbers has no square root."""
+    model = onnx.parser.parse_model(f"""
+    <ir_version: 10, opset_import: ["": 23]>
+    g (float[b, s, 8] q, float[b, s, 8] k, float[b, s, 8] v) => (float[b, s, 8] y) {{
+        y = Attention <q_num_heads = {heads}, kv_num_heads = {heads}> (q, k, v)
+    }}
+    """)
+    answer = command("check", written(tmp_path / "m.onnx", model.SerializeToString()))
+    assert answer.code in (0, 1, 2)
+
+
+@pytest.mark.parametrize("field", [{"granularity": 0}, {"granularity": -8}, {"longest": {"n": 0}}])
+def test_contract_that_leaves_no_size(field):
+    """Found by the fuzzer: a manifest's sizes in multiples of nothing."""
+    with pytest.raises(ValueError, match="must be 1 or more"):
+        Contract((TensorSpec("x", ("n",)),), (), {"n": 3}, **field)

@@ -58,11 +58,11 @@ def _head_size(scope: Scope, node: Any, names: list[str]) -> int | None:
     as well, when there is no input of keys: (batch, length, heads, 3, d), or (batch, length, (heads + 2 kv_heads) d).
     """
     shape = scope.shape(names[0])
-    if not shape or not isinstance(shape[-1], int):
+    if not shape or not isinstance(shape[-1], int) or shape[-1] <= 0:
         return None
     if len(shape) > 3:
         return shape[-1]
     heads = attribute(node, "q_num_heads") or attribute(node, "num_heads") or 0
     if not names[1]:
         heads += 2 * (attribute(node, "kv_num_heads") or heads)
-    return shape[-1] // heads if heads and shape[-1] % heads == 0 else None
+    return shape[-1] // heads if heads > 0 and shape[-1] % heads == 0 else None
