@@ -41,6 +41,7 @@ from onnx_attest.verify import guard
 from onnx_attest.verify.configuration import read_configuration
 from onnx_attest.verify.console import visible
 from onnx_attest.verify.finder.calls import MOST_NODES
+from onnx_attest.verify.footprint import refuse_beyond_memory
 from onnx_attest.verify.inputs import load_inputs
 from onnx_attest.verify.known import read_known
 from onnx_attest.verify.oracle.graph import GraphOracle
@@ -702,3 +703,10 @@ def test_contract_that_leaves_no_size(field):
     """Found by the fuzzer: a manifest's sizes in multiples of nothing."""
     with pytest.raises(ValueError, match="must be 1 or more"):
         Contract((TensorSpec("x", ("n",)),), (), {"n": 3}, **field)
+
+
+@pytest.mark.parametrize("shape", [(0, 2**40, 2**40), (2**62, 2), (0, 2**61)])
+def test_sizes_that_no_array_has(shape):
+    """Found by the fuzzer: nothing is in it, and NumPy has no array of these axes."""
+    with pytest.raises(UsageError, match="smaller sizes"):
+        refuse_beyond_memory(seed(), {"x": shape})

@@ -21,12 +21,22 @@ _SHAPE_LIKE = 64
 """Constants of up to so many elements may be shapes, which the inference has to see."""
 
 
+_COUNTED = 2**60
+"""Elements; NumPy counts an array's bytes in 63 bits, of up to 8 an element."""
+
+
 def refuse_beyond_memory(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse inputs whose verification would not fit into the memory that is free.
 
     Raises:
         UsageError: it says how much is needed and how much there is.
     """
+    for name, shape in shapes.items():
+        # An array with an axis of 0 holds nothing, and NumPy refuses one whose other axes are more than it can count.
+        if math.prod(size for size in shape if size) >= _COUNTED:
+            raise UsageError(
+                f"{name}:[{','.join(map(str, shape))}] is more than an array can have; give smaller sizes"
+            )
     free = free_bytes()
     name, largest = _largest(model, shapes)
     needed = BYTES_PER_ELEMENT * largest
