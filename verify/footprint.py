@@ -31,12 +31,6 @@ def refuse_beyond_memory(model: onnx.ModelProto, shapes: Mapping[str, tuple[int,
     Raises:
         UsageError: it says how much is needed and how much there is.
     """
-    for name, shape in shapes.items():
-        # An array with an axis of 0 holds nothing, and NumPy refuses one whose other axes are more than it can count.
-        if math.prod(size for size in shape if size) >= _COUNTED:
-            raise UsageError(
-                f"{name}:[{','.join(map(str, shape))}] is more than an array can have; give smaller sizes"
-            )
     free = free_bytes()
     name, largest = _largest(model, shapes)
     needed = BYTES_PER_ELEMENT * largest
@@ -47,6 +41,12 @@ def refuse_beyond_memory(model: onnx.ModelProto, shapes: Mapping[str, tuple[int,
             f"verifying {sizes} takes about {needed / 1e9:,.0f} GB{alone}, and {free / 1e9:,.0f} GB are free; "
             "give smaller sizes"
         )
+    for name, shape in shapes.items():
+        # An array with an axis of 0 holds nothing, and NumPy refuses one whose other axes are more than it can count.
+        if math.prod(size for size in shape if size) >= _COUNTED:
+            raise UsageError(
+                f"{name}:[{','.join(map(str, shape))}] is more than an array can have; give smaller sizes"
+            )
 
 
 def scores_held(
