@@ -710,3 +710,25 @@ def test_sizes_that_no_array_has(shape):
     """Found by the fuzzer: nothing is in it, and NumPy has no array of these axes."""
     with pytest.raises(UsageError, match="smaller sizes"):
         refuse_beyond_memory(seed(), {"x": shape})
+
+
+@pytest.mark.parametrize("operator", ["MultiHeadAttention", "GroupQueryAttention", "Attention"])
+def test_operator_without_inputs_or_outputs(command, tmp_path, operator):
+    """Found by the fuzzer: ONNX's checker asks nothing of operators that it does not know."""
+    model = seed()
+    model.opset_import.add(domain="com.microsoft", version=1)
+    for given, made in (([], ["unused"]), (["x"], [])):
+        model.graph.node.append(helper.make_node(operator, given, made, domain="com.microsoft"))
+    answer = command("check", written(tmp_path / "m.onnx", model.SerializeToString()))
+    assert answer.code in (0, 1, 2)
+
+
+def test_sizes_of_minus_one_are_sizes_that_nobody_knows(command, tmp_path):
+    """Found by the mutator: `power` made arrays of the sizes that a file declares."""
+    model = seed("masked")
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_value = -1
+    answer = command(
+        "power", written(tmp_path / "m.onnx", model.SerializeToString()), "--runtime", "onnx-reference"
+    )
+    assert answer.code in (0, 1, 2, 3)

@@ -64,6 +64,10 @@ def softmaxes_in(scope: Scope) -> Iterator[Softmax]:
     """Yield the softmaxes of one graph, those inside attention operators included, in its order."""
     for node in scope.nodes:
         form = qualified(node)
+        if (
+            not node.input or not node.output
+        ):  # nothing goes through it; ONNX's checker does not know Microsoft's operators
+            continue
         if form in ATTENTION_OPERATORS:
             yield Softmax(
                 scope, label(node), form, (node,), "", node.output[0], kind=scope.kind(node.input[0])

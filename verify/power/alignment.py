@@ -163,15 +163,20 @@ def _sizes(graph: onnx.GraphProto) -> dict[str, int]:
         axis.dim_param or f"{value.name}_{index}"
         for value in graph.input
         for index, axis in enumerate(value.type.tensor_type.shape.dim)
-        if not axis.HasField("dim_value")
+        if not _is_fixed(axis)
     )
     return dict(zip(names, [*_SIZES, *range(29, 29 + len(names))], strict=False))
+
+
+def _is_fixed(axis: Any) -> bool:
+    """Whether an axis has a size; some exporters write -1 where they know none."""
+    return bool(axis.HasField("dim_value") and axis.dim_value >= 0)
 
 
 def _fed(value: onnx.ValueInfoProto, sizes: dict[str, int], fill: int) -> NDArray[Any]:
     kind = value.type.tensor_type
     shape = [
-        axis.dim_value if axis.HasField("dim_value") else sizes[axis.dim_param or f"{value.name}_{index}"]
+        axis.dim_value if _is_fixed(axis) else sizes[axis.dim_param or f"{value.name}_{index}"]
         for index, axis in enumerate(kind.shape.dim)
     ]
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
