@@ -13,6 +13,7 @@ from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify.blame import MODULES
 from onnx_attest.verify.environment import command_line, environment
+from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.power.experiment import Bench
 from onnx_attest.verify.power.mutants import inapplicable
 from onnx_attest.verify.power.score import lines, score
@@ -85,7 +86,12 @@ def run_power(
     with processes_of((runtime,)):
         bench = Bench(artifact, runtime, arithmetic=arithmetic, seed=seed)
         on_step(f"run the mutants of {artifact.path.stem} on {runtime.name}")
-        faults = power_records(bench) + _not_applicable(bench)
+        try:
+            faults = power_records(bench) + _not_applicable(bench)
+        except UnsupportedOperatorError as error:  # without exact results no effect is known
+            raise UsageError(
+                f"{artifact.path} cannot be evaluated at the sizes that it declares, or that were guessed: {error}"
+            ) from error
         known: list[EnvironmentRecord] = [environment((runtime,), command_line(), configuration)]
     verdict, reason = _verdict(faults)
     run = RunRecord(
