@@ -79,14 +79,6 @@ def verified(folder: Path) -> str:
     """
     try:
         listed = _bytes_of(folder / LIST)
-    except FileNotFoundError as error:
-        what = f"is no bundle: it holds no {LIST}" if folder.is_dir() else "is not there"
-        raise UsageError(f"{folder} {what}; give the folder of a bundle") from error
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {folder}: {error.strerror or error}; give the folder of a bundle"
-        ) from error
-    try:
         digests = read_list(listed)
         there = set(_files(folder))
         if lacking := sorted(set(digests) - there):
@@ -99,10 +91,14 @@ def verified(folder: Path) -> str:
                     f"{folder}: {path} does not have the digest that {LIST} says: one of the two was changed"
                 )
     except OSError as error:
-        raise UsageError(
-            f"cannot read {folder}: {error.strerror or error}; give the folder of a bundle"
-        ) from error
+        raise UsageError(f"{_unreadable(folder, error)}; give the folder of a bundle") from error
     return name_of(listed)
+
+
+def _unreadable(folder: Path, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError) and not (folder / LIST).exists():
+        return f"{folder} is {f'no bundle: it holds no {LIST}' if folder.is_dir() else 'not there'}"
+    return f"cannot read {folder}: {error.strerror or error}"
 
 
 def digest_of(path: Path) -> str:

@@ -136,13 +136,12 @@ class Cell:
 
 def absent_cell(subject: Subject, stage: Stage) -> Cell:
     """Return the one cell of a runtime that could not be opened: skipped or errored, with the reason."""
-    found = (finding(stage.code, stage.reason),)
-    return Cell(_record(subject, stage, None, stage.verdict, stage.reason, found), found)
+    return _not_run(subject, stage, None, stage.verdict, finding(stage.code, stage.reason))
 
 
 def skipped_case(subject: Subject, stage: Stage, case: CaseRecord, why: Finding) -> Cell:
     """Return the cell of a case that was not run, and why."""
-    return Cell(_record(subject, stage, case, "skipped", why.message, (why,)), (why,))
+    return _not_run(subject, stage, case, "skipped", why)
 
 
 def run_cell(
@@ -295,13 +294,16 @@ def _undeclared(
 
 def errored_case(subject: Subject, stage: Stage, case: CaseRecord, error: Exception) -> Cell:
     """Return the cell of a case on which the verifier itself failed, and how."""
-    found = (finding("OA812", describe(error)),)
-    return Cell(_record(subject, stage, case, "errored", describe(error), found), found)
+    return _not_run(subject, stage, case, "errored", finding("OA812", describe(error)))
 
 
 def _died(subject: Subject, stage: Stage, case: CaseRecord, death: ProcessDiedError) -> Cell:
-    found = (finding("OA309", str(death)),)
-    return Cell(_record(subject, stage, case, "errored", str(death), found), found)
+    return _not_run(subject, stage, case, "errored", finding("OA309", str(death)))
+
+
+def _not_run(subject: Subject, stage: Stage, case: CaseRecord | None, verdict: Verdict, why: Finding) -> Cell:
+    """Return the cell of what gave no outputs to be judged."""
+    return Cell(_record(subject, stage, case, verdict, why.message, (why,)), (why,))
 
 
 def _with_measured(

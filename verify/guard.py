@@ -19,7 +19,7 @@ import sys
 import time
 from typing import NoReturn
 
-from onnx_attest.verify.workers.limits import MIB, end_in_words, usual_limits
+from onnx_attest.verify.workers.limits import end_in_words, held_in_words, usual_limits
 from onnx_attest.verify.workers.orphan import end_with
 from onnx_attest.verify.workers.resident import is_told, resident_bytes
 
@@ -170,7 +170,7 @@ def _overstepped(child: int, board: _Board, silent_s: float) -> str:
     """Return what a process took that it may not, "" if nothing."""
     held, most = resident_bytes(child), board.memory_bytes
     if most and held > most:
-        return f"its process held {held / MIB:,.0f} MiB of memory, the limit is {most / MIB:,.0f} MiB, so it was killed"
+        return held_in_words(held, most)
     if silent_s > board.seconds:
         return f"it took longer than {board.seconds:g} s, so its process was killed"
     return ""

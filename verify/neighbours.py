@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 import onnx
 
 from onnx_attest.verify.finder.graph import label, qualified
+from onnx_attest.verify.oracle.types import graphs_in
 from onnx_attest.verify.records import Neighbour
 
 MOST = 6
@@ -20,7 +20,7 @@ class Neighbours:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._places: dict[str, tuple[onnx.NodeProto, _Scope]] = {}
-        for graph in _graphs(model.graph):
+        for graph in graphs_in(model.graph):
             scope = _Scope(graph)
             for node in graph.node:
                 self._places.setdefault(label(node), (node, scope))
@@ -58,16 +58,3 @@ class _Scope:
                 yield Neighbour(side="behind", node="", operator="output", value=name)
             for taker in self._takers.get(name, ()):
                 yield Neighbour(side="behind", node=label(taker), operator=qualified(taker), value=name)
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[Any]:
-    left = [graph]
-    while left:
-        now = left.pop()
-        yield now
-        left += [
-            inner
-            for node in now.node
-            for attribute in node.attribute
-            for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs)
-        ]

@@ -139,9 +139,8 @@ def _load(path: Path) -> tuple[onnx.ModelProto, bool]:
     try:
         # By default onnx goes by the file's name: .json and .onnxtxt would be read as text.
         model = onnx.load(path, format="protobuf", load_external_data=False)
-        refuse_endless(
-            model
-        )  # whoever writes functions out, the checker of older versions too, trusts that they end
+        # Whoever writes functions out, the checker of older versions too, trusts that they end.
+        refuse_endless(model)
         as_in_file = not 0 < beside(model) <= LARGE
         if not as_in_file:
             onnx.load_external_data_for_model(model, str(path.parent))

@@ -229,9 +229,7 @@ def _read(bundle: Bundle, name: str) -> tuple[Tensors, dict[str, Bounded], Noise
         inputs = {one.name: _input(held, index, one) for index, one in enumerate(about.inputs)}
         outputs = {one.name: _bounded(held, index) for index, one in enumerate(about.outputs)}
         limits = Noise(float(held["limits"][0]), float(held["limits"][1])) if "limits" in held else None
-    except (
-        Exception
-    ) as error:  # of a zip, of NumPy's header, which is parsed as Python, and of what is not in it
+    except Exception as error:  # of a zip, of NumPy's header, parsed as Python, and of what is not in it
         raise UsageError(
             f"{bundle.folder}: {name}/{REFERENCE} is no test data: {_one_line(error)}"
         ) from error

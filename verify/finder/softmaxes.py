@@ -64,9 +64,8 @@ def softmaxes_in(scope: Scope) -> Iterator[Softmax]:
     """Yield the softmaxes of one graph, those inside attention operators included, in its order."""
     for node in scope.nodes:
         form = qualified(node)
-        if (
-            not node.input or not node.output
-        ):  # nothing goes through it; ONNX's checker does not know Microsoft's operators
+        # Nothing goes through it: ONNX's checker asks nothing of Microsoft's operators.
+        if not node.input or not node.output:
             continue
         if form in ATTENTION_OPERATORS:
             yield Softmax(

@@ -113,9 +113,8 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def _apart(name: str, before: str, now: str) -> str:
-    if name.startswith(_RUNTIME) and not (
-        before and now
-    ):  # what a runtime is, is of interest only beside another one
+    # What a runtime is, is of interest only beside another one.
+    if name.startswith(_RUNTIME) and not (before and now):
         return "was asked, now is not" if before else "is asked now, was not"
     return f"{before or 'none'}, now {now or 'none'}"
 

@@ -28,7 +28,7 @@ def refuse_beyond_the_end(model: onnx.ModelProto, folder: Path) -> None:
     """
     for tensor in model.graph.initializer:
         if is_beside(tensor):
-            given = {entry.key: entry.value for entry in tensor.external_data}
+            given = _place(tensor)
             end = int(given.get("offset", 0)) + _length(tensor)
             size = (folder / given.get("location", "")).stat().st_size
             if end > size:
@@ -41,8 +41,12 @@ def is_beside(tensor: onnx.TensorProto) -> bool:
 
 
 def _length(tensor: onnx.TensorProto) -> int:
-    given = {entry.key: entry.value for entry in tensor.external_data}
-    return int(given.get("length", 0))
+    return int(_place(tensor).get("length", 0))
+
+
+def _place(tensor: onnx.TensorProto) -> dict[str, str]:
+    """Return where the numbers of a tensor are: location, offset and length, as far as they are given."""
+    return {entry.key: entry.value for entry in tensor.external_data}
 
 
 class Weights:

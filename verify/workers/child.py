@@ -15,7 +15,7 @@ from types import TracebackType
 
 from onnx_attest.verify.pages import ONE_THREAD_IN_BLAS
 from onnx_attest.verify.workers import resident
-from onnx_attest.verify.workers.limits import MIB, end_in_words
+from onnx_attest.verify.workers.limits import end_in_words, held_in_words
 from onnx_attest.verify.workers.streams import one_line
 
 # How long a child may take to end by itself, once its work is over or its pipe is closed.
@@ -186,10 +186,7 @@ class Child:
 
     def _describe_end(self, code: int | None) -> str:
         if self._watch is not None and self.overstepped:
-            return (
-                f"its process held {self._watch.seen / MIB:,.0f} MiB of memory, the limit is {self._watch.limit / MIB:,.0f} "
-                "MiB, so it was killed"
-            )
+            return held_in_words(self._watch.seen, self._watch.limit)
         return end_in_words(code)
 
 

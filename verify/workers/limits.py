@@ -34,6 +34,11 @@ def usual_limits(time_s: float | None = None, memory_bytes: int | None = None) -
     return Limits(SILENCE_S if time_s is None else time_s, memory_bytes)
 
 
+def held_in_words(held: float, most: float) -> str:
+    """Return what was wrong with a process that held more bytes than it may."""
+    return f"its process held {held / MIB:,.0f} MiB of memory, the limit is {most / MIB:,.0f} MiB, so it was killed"
+
+
 def end_in_words(code: int | None) -> str:
     """Return what ended a process, given its return code, None if it was killed."""
     if code is None:

@@ -54,16 +54,17 @@ def _box(one: Neighbour, y: float) -> Iterator[str]:
 def _edge(one: Neighbour, y: float, middle: float) -> Iterator[str]:
     if one.side == "here":
         return
-    start, end = ("before", "here") if one.side == "before" else ("here", "behind")
-    from_y, to_y = (y, middle) if one.side == "before" else (middle, y)
-    x1, x2 = _COLUMNS[start] + _BOX, _COLUMNS[end]
-    yield svg.line(x1, from_y + _HEIGHT / 2, x2 - 6, to_y + _HEIGHT / 2)
-    yield svg.head(x2, to_y + _HEIGHT / 2, 0.0, 9, "ink", 1.0)
-    at = x1 + 6 if one.side == "before" else x2 - 10
-    anchor, height = ("start", from_y) if one.side == "before" else ("end", to_y)
+    if one.side == "before":
+        x1, y1, x2, y2 = _COLUMNS["before"] + _BOX, y, _COLUMNS["here"], middle
+        at, anchor = x1 + 6, "start"
+    else:
+        x1, y1, x2, y2 = _COLUMNS["here"] + _BOX, middle, _COLUMNS["behind"], y
+        at, anchor = x2 - 10, "end"
+    yield svg.line(x1, y1 + _HEIGHT / 2, x2 - 6, y2 + _HEIGHT / 2)
+    yield svg.head(x2, y2 + _HEIGHT / 2, 0.0, 9, "ink", 1.0)
     if one.node:
         words = shortened(one.value, _VALUE)
-        yield svg.text(at, height + _HEIGHT / 2 - 6, words, anchor=anchor, kind="small")
+        yield svg.text(at, y + _HEIGHT / 2 - 6, words, anchor=anchor, kind="small")
 
 
 def _words(sides: dict[str, list[Neighbour]]) -> str:
