@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from onnx_attest.errors import UnwritableError, UsageError
+from onnx_attest.export.beside import digests_beside, identity_of
 from onnx_attest.export.decoding import decoded
 from onnx_attest.export.reading import MIB, NO_FILE, bytes_of
 from onnx_attest.models.contract import Contract
@@ -101,6 +102,9 @@ class Artifact:
     """An ONNX file and, if there is one, its manifest.
 
     Attributes:
+        sha256: what it is known by: of the file, or, if weights lie beside it, of a list of the digests of all its parts
+            (`beside.identity_of`).
+        beside: the sha256 of each file that its weights lie in, by the place that it names.
         module: the live PyTorch module where the export happened in this process; it is not stored.
         trusted: the manifest was written by this process, so the module it names may be imported. A manifest that was
             read is data: to run the code it names is for the user to say (`--against`).
@@ -113,6 +117,7 @@ class Artifact:
     module: Any = field(default=None, compare=False, repr=False)
     trusted: bool = field(default=False, compare=False)
     reference: str = field(default="", compare=False)
+    beside: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def name(self) -> str:
@@ -184,7 +189,8 @@ def read_artifact(path: Path) -> Artifact:
     """Return the artifact at `path`; a missing manifest is not an error, a broken one is.
 
     Raises:
-        UsageError: no such file, a directory, a pipe or a device, unreadable, empty, or a manifest that is not one.
+        UsageError: no such file, a directory, a pipe or a device, unreadable, empty, weights outside of its folder or not
+            there, or a manifest that is not one.
     """
     try:
         data = bytes_of(path, LARGEST)
@@ -200,7 +206,9 @@ def read_artifact(path: Path) -> Artifact:
         raise UsageError(f"cannot read {path}: {error.strerror}; give the path of an .onnx file") from error
     if not data:
         raise UsageError(f"{path} is empty; export it again")
-    return Artifact(path, digest(data), _read_manifest(manifest_path(path)))
+    beside = digests_beside(path, data)
+    manifest = _read_manifest(manifest_path(path))
+    return Artifact(path, identity_of(digest(data), beside), manifest, beside=beside)
 
 
 def _read_manifest(path: Path) -> Manifest | None:

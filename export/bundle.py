@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from onnx_attest.errors import UsageError
-from onnx_attest.export.checksums import LIST, TamperedError, digest_of, read_list, verified
+from onnx_attest.export.beside import identity_of, places_in
+from onnx_attest.export.checksums import LIST, TamperedError, read_list, verified
 from onnx_attest.export.decoding import decoded
 from onnx_attest.export.reading import MIB, bytes_of
 
@@ -64,7 +65,9 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         unverified: why it is no proof of anything, "" if it is one.
-        sha256: of model.onnx.
+        sha256: what the file is known by: of model.onnx, or, if weights lie beside it, of a list of the digests of both
+            (`beside.identity_of`).
+        weights: the files that weights lie in.
         arithmetic: the profile that the stored bounds were made for.
         converted_from: sha256 of the file that it was converted from, "" if that was not told.
         data: names of its sets of test data.
@@ -73,6 +76,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
     model: str
     sha256: str
+    weights: tuple[str, ...] = ()
     opset: int | None
     dtype: str
     arithmetic: str
@@ -144,11 +148,15 @@ def load(folder: str | Path) -> Bundle:
         raise UsageError(f"{folder} is a bundle of another version than {SCHEMA}, which this version reads")
     if not (folder / MODEL).is_file():
         raise TamperedError(f"{folder}: {MODEL} is not there")
-    if digest_of(folder / MODEL) != about.sha256:
-        raise TamperedError(f"{folder}: {ABOUT} is about another file than {MODEL}")
+    digests = read_list((folder / LIST).read_bytes())
+    if strange := [one for one in about.weights if one not in digests]:
+        raise TamperedError(f"{folder}: {ABOUT} names weights in {strange[0]!r}, which is not in {LIST}")
+    if identity_of(digests[MODEL], {one: digests[one] for one in about.weights}) != about.sha256:
+        what = " or its weights" if about.weights else ""
+        raise TamperedError(f"{folder}: {ABOUT} is about another file than {MODEL}{what}")
     if strange := [one for one in about.data if not _SET.fullmatch(one)]:
         raise TamperedError(f"{folder}: {ABOUT} names {strange[0]!r}, which is no set of test data")
-    _refuse_weights_elsewhere(folder)
+    _refuse_weights_elsewhere(folder, about.weights)
     return Bundle(folder, name, about)
 
 
@@ -156,44 +164,19 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _refuse_weights_elsewhere(folder: Path) -> None:
-    """Refuse a file whose weights are not in the bundle itself.
+def _refuse_weights_elsewhere(folder: Path, known: Sequence[str]) -> None:
+    """Refuse a file whose weights are not those that the bundle says.
 
     Raises:
-        TamperedError: it names a place of weights that the list of digests does not have.
+        TamperedError: it names a place of weights that the bundle does not.
     """
-    if not _may_have_weights_beside(folder / MODEL):
-        return
-    import onnx
-
-    try:
-        model = onnx.load(folder / MODEL, format="protobuf", load_external_data=False)
-    except Exception as error:  # protobuf's DecodeError, of whichever implementation
-        raise UsageError(f"{folder}: {MODEL} is no ONNX file: {_one_line(error)}") from error
-    covered = set(read_list((folder / LIST).read_bytes()))
-    for place in dict.fromkeys(locations(model)):
-        if place not in covered:
-            raise TamperedError(f"{folder}: {MODEL} keeps weights in {place!r}, which is not in {LIST}")
-
-
-def _may_have_weights_beside(path: Path) -> bool:
-    """Whether the word is in a file without which none of its tensors is elsewhere: importing ONNX takes a second."""
+    path = folder / MODEL
     if not path.stat().st_size:
-        return False
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return data.find(b"location") >= 0
-
-
-def locations(message: Any) -> Iterator[str]:
-    """Yield where tensors of an onnx.ModelProto lie that are not in the file, wherever in it they are named."""
-    if message.DESCRIPTOR.name == "TensorProto":
-        if message.data_location == message.EXTERNAL:
-            yield from (entry.value for entry in message.external_data if entry.key == "location")
         return
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            for one in value if isinstance(value, Sequence) or hasattr(value, "__len__") else [value]:
-                yield from locations(one)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for place in places_in(data):
+            if place not in known:
+                raise TamperedError(f"{folder}: {MODEL} keeps weights in {place!r}, which is not in {ABOUT}")
 
 
 def _session(model: Path, verified_as: Verified | None) -> ort.InferenceSession:

@@ -604,7 +604,7 @@ def test_external_data_is_part_of_what_is_verified(onnx_file, tmp_path):
     data[0] ^= 1
     (tmp_path / "weights.bin").write_bytes(data)
     after = basis_of_artifact(read_artifact(path))
-    assert [name for name in before if before[name] != after[name]] == ["external data weights.bin"]
+    assert [name for name in before if before[name] != after[name]] == ["file", "external data weights.bin"]
 
 
 # --- a full disk ------------------------------------------------------------------------------------------------

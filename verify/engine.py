@@ -241,6 +241,7 @@ def _artifact_record(artifact: Artifact, subject: Subject, found: Sequence[Findi
         verdict="failed" if wrong else "passed",
         reason="; ".join(item.message for item in wrong),
         sha256=artifact.sha256,
+        beside=dict(artifact.beside),
         size_bytes=artifact.path.stat().st_size,
         empty_rows=signature.contract.empty_rows,
         arithmetic=manifest.arithmetic if manifest else "unknown",

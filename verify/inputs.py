@@ -201,6 +201,8 @@ def _read_tensor(file: Path) -> tuple[onnx.TensorProto, NDArray[Any]]:
         tensor.ParseFromString(bytes_of(file, LARGEST))
         if any(size < 0 for size in tensor.dims):
             raise ValueError(f"its sizes are {list(tensor.dims)}")
+        if not isinstance(tensor.name, str):  # protobuf gives bytes where they are not UTF-8
+            raise ValueError(f"its name {tensor.name!r} is not text")
         return tensor, onnx.numpy_helper.to_array(tensor, base_dir=str(file.parent))
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror or error}; {_FORMS}") from error

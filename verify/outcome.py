@@ -36,7 +36,7 @@ def conclude(
         interruption: what ended the run before its end: then it has not passed.
     """
     absent = {name: reason for name in required if (reason := _absent(records, name)) is not None}
-    partly = {name: where for name in required if name not in absent and (where := _elsewhere(records, name))}
+    partly = {name: where for name in required if name not in absent and (where := elsewhere(records, name))}
     verdict = worst(record.verdict for record in counting(records))
     code = exit_code(verdict, required_absent=bool(absent or partly))
     missing = {name: f"{name} was required and did not run: {reason}" for name, reason in absent.items()}
@@ -49,6 +49,7 @@ def conclude(
         verdict="inconclusive" if verdict == "passed" and not proven else verdict,
         reason="; ".join(filter(None, (part, _reason(records, verdict, {**missing, **mixed})))),
         exit_code=code if interruption is None else code_of(interruption),
+        part=part,
         cells=dict(sorted(Counter(cell.verdict for cell in cells).items())),
         known=sum(bool(cell.known) for cell in cells),
         required=tuple(required),
@@ -71,7 +72,7 @@ def _absent(records: Sequence[AnyRecord], name: str) -> str | None:
     return None if ran and all(ran.values()) else reason
 
 
-def _elsewhere(records: Sequence[AnyRecord], name: str) -> str:
+def elsewhere(records: Sequence[AnyRecord], name: str) -> str:
     """Return what floating-point work of a runtime another provider did, "" if none is known."""
     found = (record for record in records if isinstance(record, FindingRecord) and record.runtime == name)
     return next((record.message for record in found if record.code == "OA204"), "")

@@ -91,7 +91,13 @@ class EnvironmentRecord(Record, tag="environment", frozen=True, kw_only=True):
 
 
 class ArtifactRecord(Record, tag="artifact", frozen=True, kw_only=True):
-    """One ONNX file, or the reason why there is none (`verdict` errored or skipped)."""
+    """One ONNX file, or the reason why there is none (`verdict` errored or skipped).
+
+    Attributes:
+        sha256: what the file is known by: its digest, or, if weights lie beside it, that of a list of the digests of all
+            its parts (`export.beside.identity_of`).
+        beside: the sha256 of each file that its weights lie in, by the place that it names.
+    """
 
     model: str
     variant: str
@@ -100,6 +106,7 @@ class ArtifactRecord(Record, tag="artifact", frozen=True, kw_only=True):
     verdict: Verdict
     reason: str = ""
     sha256: str | None = None
+    beside: dict[str, str] = {}
     size_bytes: int | None = None
     empty_rows: str = "unknown"
     arithmetic: str = "unknown"
@@ -577,11 +584,16 @@ class FindingRecord(Record, tag="finding", frozen=True, kw_only=True):
 
 
 class RunRecord(Record, tag="run", frozen=True, kw_only=True):
-    """The last line: what it all came to."""
+    """The last line: what it all came to.
+
+    Attributes:
+        part: what of a whole run this is, in words: a shard, or what there was when it was interrupted; "" for all of it.
+    """
 
     verdict: Verdict
     reason: str
     exit_code: int
+    part: str = ""
     cells: dict[str, int]
     known: int
     required: tuple[str, ...] = ()

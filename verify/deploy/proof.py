@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from onnx_attest.errors import UsageError
 from onnx_attest.export.bundle import Verified
 from onnx_attest.verify.blame import EXPORTER
+from onnx_attest.verify.outcome import elsewhere
 from onnx_attest.verify.records import (
     AnyRecord,
     ArtifactRecord,
@@ -16,6 +17,7 @@ from onnx_attest.verify.records import (
     HeadroomRecord,
     LatencyRecord,
     RelationRecord,
+    RunRecord,
     StabilityRecord,
 )
 
@@ -29,18 +31,18 @@ class NotProvenError(UsageError):
 def about(sha256: str, records: Iterable[AnyRecord]) -> list[AnyRecord]:
     """Return the records that are about the file of a digest: itself, what was judged of it, its findings and where."""
     records = list(records)
-    own = next((one for one in records if isinstance(one, ArtifactRecord) and one.sha256 == sha256), None)
-    if own is None:
-        return []
-    name = (own.model, own.variant, own.opset, own.dtype)
-    return [one for one in records if one is own or _is_about(one, sha256, name)]
+    own = [one for one in records if isinstance(one, ArtifactRecord) and one.sha256 == sha256]
+    names = {(one.model, one.variant, one.opset, one.dtype) for one in own}
+    return [one for one in records if names and _is_about(one, sha256, names)]
 
 
-def _is_about(record: AnyRecord, sha256: str, name: tuple[object, ...]) -> bool:
+def _is_about(record: AnyRecord, sha256: str, names: Container[tuple[object, ...]]) -> bool:
+    if isinstance(record, ArtifactRecord):
+        return record.sha256 == sha256
     if isinstance(record, Judged | LatencyRecord):
         return record.artifact_sha256 == sha256
     if isinstance(record, FindingRecord):
-        return (record.model, record.variant, record.opset, record.dtype) == name
+        return (record.model, record.variant, record.opset, record.dtype) in names
     return isinstance(record, EnvironmentRecord)
 
 
@@ -59,17 +61,21 @@ def proven(
         described: gives what else a bundle says of a runtime: its provider and options.
 
     Raises:
-        NotProvenError: no record of these bytes, the file itself or the exporter failed, or a required runtime did not
-            pass.
+        NotProvenError: no record of these bytes, the run did not come to its end, the file itself or the exporter failed,
+            or a required runtime did not pass, or not with all of its work.
     """
+    records = list(records)
     mine = about(sha256, records)
-    own = next((one for one in mine if isinstance(one, ArtifactRecord)), None)
-    if own is None:
+    own = [one for one in mine if isinstance(one, ArtifactRecord)]
+    if not own:
         raise NotProvenError(
             f"no record is about these bytes (sha256 {sha256[:12]}...): verify this very file, or give the records of it"
         )
-    if own.verdict != "passed":
-        raise NotProvenError(f"the file itself {own.verdict}: {own.reason}")
+    if wrong := _why_not_whole(records):
+        raise NotProvenError(wrong)
+    for one in own:
+        if one.verdict != "passed":
+            raise NotProvenError(f"the file itself {one.verdict}: {one.reason}")
     judged = [one for one in mine if isinstance(one, Judged)]
     if wrong := _why_not(EXPORTER, judged):
         raise NotProvenError(f"the exporter {wrong}")
@@ -81,7 +87,7 @@ def proven(
     for name in names:
         cells = [one for one in judged if isinstance(one, CellRecord) and one.runtime == name]
         passed = [one for one in cells if one.verdict == "passed"]
-        why = _why_not(name, judged) or ("" if passed else _absent(cells))
+        why = _why_not(name, judged) or ("" if passed else _absent(cells)) or _elsewhere(name, mine)
         if why and name in required:
             raise NotProvenError(f"{name} {why}")
         if why:
@@ -90,7 +96,7 @@ def proven(
         found.append(
             Verified(
                 runtime=name,
-                version=passed[0].runtime_version,
+                version=", ".join(dict.fromkeys(one.runtime_version for one in passed)),
                 cells=len(passed),
                 effective_bits=min(bits, default=None),
                 **described(name),  # type: ignore[arg-type]
@@ -99,6 +105,19 @@ def proven(
     if not found:
         raise NotProvenError("no runtime passed")
     return found
+
+
+def _why_not_whole(records: Sequence[AnyRecord]) -> str:
+    """Return what of a run is missing: what is not there may have failed."""
+    ends = [one for one in records if isinstance(one, RunRecord)]
+    if not ends:
+        return "the records have no end: the run was killed, or they were cut; resume it"
+    return next((f"the records are not of a whole run: {one.part}" for one in ends if one.part), "")
+
+
+def _elsewhere(name: str, records: Sequence[AnyRecord]) -> str:
+    where = elsewhere(records, name)
+    return where and f"ran in part only: {where}"
 
 
 def _why_not(name: str, judged: Sequence[Judged]) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 import msgspec
-import onnx
 
 from onnx_attest.errors import UnwritableError, UsageError
 from onnx_attest.export.artifact import Artifact, manifest_path
@@ -25,9 +25,8 @@ from onnx_attest.export.bundle import (
     Tensor,
     Verified,
     load,
-    locations,
 )
-from onnx_attest.export.checksums import LIST, digest_of, is_coverable, list_of
+from onnx_attest.export.checksums import LIST, TamperedError, digest_of, is_coverable, list_of
 from onnx_attest.verify.conversion.cost import costs
 from onnx_attest.verify.deploy.card import card
 from onnx_attest.verify.deploy.proof import NotProvenError, about, proven
@@ -90,7 +89,8 @@ def deploy(
         scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
             new = scratch / "new"
-            _write(new, built, _weights(artifact.path))
+            _write(new, built, _weights(artifact))
+            made = _read_again(new, artifact)
             new.replace(folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -98,7 +98,19 @@ def deploy(
         raise UnwritableError(
             f"cannot write {folder}: {error.strerror or error}; nothing was written"
         ) from error
-    return load(folder)
+    return replace(made, folder=folder)
+
+
+def _read_again(folder: Path, artifact: Artifact) -> Bundle:
+    """Return what was written, held against its own digests.
+
+    Raises:
+        UsageError: the file became another one meanwhile.
+    """
+    try:
+        return load(folder)
+    except TamperedError as error:
+        raise UsageError(f"{artifact.path} was changed while it was bundled: {error}") from error
 
 
 def _described(name: str) -> dict[str, object]:
@@ -139,6 +151,7 @@ def _built(
     told = About(
         model=artifact.name,
         sha256=artifact.sha256,
+        weights=tuple(sorted(artifact.beside)),
         opset=signature.got.opset,
         dtype=signature.floating.name,
         arithmetic=declared(signature),
@@ -171,24 +184,30 @@ def _dtype(kind: str, signature: Signature) -> str:
     return signature.floating.name if kind == "float" else kind
 
 
-def _weights(path: Path) -> dict[str, Path]:
+def _weights(artifact: Artifact) -> dict[str, Path]:
     """Return the files of a model by their names in a bundle: itself, and those that its weights lie in.
 
     Raises:
-        UsageError: weights outside the folder of the file, or under a name that a bundle has for something else.
+        UsageError: weights under a name that a bundle has for something else.
     """
-    found = {MODEL: path}
-    model = onnx.load(path, format="protobuf", load_external_data=False)
-    for name in dict.fromkeys(locations(model)):
-        if not is_coverable(name) or name in (MODEL, *_OURS) or name.startswith(DATA):
+    taken = {*map(str.casefold, (MODEL, manifest_path(Path(MODEL)).name, *_OURS))}
+    for name in artifact.beside:
+        # Where a folder is copied to, names may differ in more than their case or be the same.
+        first = name.casefold().partition("/")[0]
+        if (
+            not is_coverable(name)
+            or first in taken
+            or first.startswith(DATA)
+            or _is_another(name, artifact.beside)
+        ):
             raise UsageError(
-                f"{path.name} keeps weights in {name!r}, a name that no bundle takes; save it anew"
+                f"{artifact.path.name} keeps weights in {name!r}, a name that no bundle takes; save it anew"
             )
-        beside = path.parent / name
-        if not beside.resolve().is_relative_to(path.parent.resolve()) or not beside.is_file():
-            raise UsageError(f"{path.name} keeps weights in {name!r}, which is no file in its own folder")
-        found[name] = beside
-    return found
+    return {MODEL: artifact.path} | {name: artifact.path.parent / name for name in artifact.beside}
+
+
+def _is_another(name: str, names: Iterable[str]) -> bool:
+    return any(other != name and other.casefold() == name.casefold() for other in names)
 
 
 def _write(folder: Path, built: dict[str, bytes], copied: dict[str, Path]) -> None:

@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import onnx
 
 from onnx_attest import __version__
-from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, digest
-from onnx_attest.export.bundle import locations
-from onnx_attest.export.reading import opened
 from onnx_attest.verify.environment import packages
 from onnx_attest.verify.known import Known
 from onnx_attest.verify.paths import without_folders
@@ -73,20 +69,10 @@ def versions(runtimes: Iterable[Runtime]) -> dict[str, str]:
 
 
 def basis_of_artifact(artifact: Artifact) -> dict[str, str]:
-    """Return digests of a file, its manifest, its external data and the source of its module.
-
-    Raises:
-        UsageError: its external data cannot be read.
-    """
+    """Return digests of a file, its manifest, its external data and the source of its module."""
     manifest = b"" if artifact.manifest is None else msgspec.json.encode(artifact.manifest)
     found = {"file": artifact.sha256[:_SHOWN], "manifest": _short(manifest)}
-    for path in _external(artifact.path):
-        try:
-            with opened(path) as file:
-                whole = hashlib.file_digest(file, "sha256")  # type: ignore[arg-type]  # typeshed asks for more of a reader
-            found[f"external data {path.name}"] = whole.hexdigest()[:_SHOWN]
-        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-            raise UsageError(f"cannot read {path}: {error}; it is external data of the file") from error
+    found |= {f"external data {place}": data[:_SHOWN] for place, data in artifact.beside.items()}
     return found | ({"module": basis_of_reference(artifact.reference)} if artifact.reference else {})
 
 
@@ -117,14 +103,6 @@ def _apart(name: str, before: str, now: str) -> str:
     if name.startswith(_RUNTIME) and not (before and now):
         return "was asked, now is not" if before else "is asked now, was not"
     return f"{before or 'none'}, now {now or 'none'}"
-
-
-def _external(path: Path) -> Iterator[Path]:
-    try:
-        model = onnx.load(path, format="protobuf", load_external_data=False)
-    except Exception:  # noqa: BLE001 - the protobuf library raises its own; whoever verifies the file says why
-        return
-    yield from (path.parent / place for place in sorted(set(map(str, locations(model)))))
 
 
 @cache

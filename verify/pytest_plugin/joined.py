@@ -99,6 +99,7 @@ def _run(parts: Sequence[Sequence[AnyRecord]], records: Sequence[AnyRecord]) -> 
         verdict=verdict,
         reason="; ".join(reasons),
         exit_code=exit_code(verdict),
+        part="; ".join(dict.fromkeys(record.part for record, _ in runs if record.part)),
         cells=dict(sorted(Counter(cell.verdict for cell in cells).items())),
         known=sum(bool(cell.known) for cell in cells),
         required=tuple(dict.fromkeys(name for record, _ in runs for name in record.required)),
