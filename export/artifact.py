@@ -20,6 +20,7 @@ import msgspec
 
 from onnx_attest.errors import UnwritableError, UsageError
 from onnx_attest.export.beside import digests_beside, identity_of
+from onnx_attest.export.bundle import refuse_within
 from onnx_attest.export.decoding import decoded
 from onnx_attest.export.reading import MIB, NO_FILE, bytes_of
 from onnx_attest.models.contract import Contract
@@ -159,7 +160,14 @@ def write_artifact(model: bytes, manifest: Manifest, path: Path, module: Any = N
 
 
 def write_whole(files: Mapping[Path, bytes]) -> None:
-    """Write all files or none, each by renaming a finished one over it, so that no reader sees half of it."""
+    """Write all files or none, each by renaming a finished one over it, so that no reader sees half of it.
+
+    Raises:
+        UsageError: a path in a bundle, which is never changed.
+        OSError: one of them cannot be written.
+    """
+    for path in files:
+        refuse_within(path)
     with contextlib.ExitStack() as stack:
         staged = {path: stack.enter_context(_staged(path, data)) for path, data in files.items()}
         for path, temporary in staged.items():

@@ -164,6 +164,23 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
+def refuse_within(path: Path) -> None:
+    """Refuse to write into a bundle, which would be one no more.
+
+    Args:
+        path: that is to be written, or made.
+
+    Raises:
+        UsageError: a folder that it is in is a bundle.
+        OSError: a loop of links.
+    """
+    for folder in path.resolve().parents:
+        if (folder / LIST).is_file() and (folder / ABOUT).is_file():
+            raise UsageError(
+                f"{path} is inside of the bundle {folder}, which is never changed: choose another place with -o"
+            )
+
+
 def _refuse_weights_elsewhere(folder: Path, known: Sequence[str]) -> None:
     """Refuse a file whose weights are not those that the bundle says.
 

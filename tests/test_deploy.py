@@ -22,6 +22,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -38,7 +39,9 @@ from onnx_attest.verify.api import verify
 from onnx_attest.verify.deploy.proof import NotProvenError
 from onnx_attest.verify.deploy.replay import replay
 from onnx_attest.verify.deploy.write import deploy
-from onnx_attest.verify.records import AnyRecord, CellRecord, RunRecord, encode
+from onnx_attest.verify.engine import Plan
+from onnx_attest.verify.journal.shard import Shard
+from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CellRecord, RunRecord, encode
 from onnx_attest.verify.runtimes.chromium import Chromium
 from onnx_attest.verify.runtimes.web_packages import folder as web_folder
 
@@ -174,22 +177,100 @@ def test_a_bundle_is_never_written_over(made, bundle):
         deploy(artifact, records, bundle)
 
 
+WITH_WEIGHTS = (
+    '<ir_version: 10, opset_import: ["": 18]> g (float[n, 2] x) => (float[n, 2] y) { y = Mul (x, w) }'
+)
+
+
+def with_weights_beside(path: Path, place: str = "w.bin") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    graph = onnx.parser.parse_model(WITH_WEIGHTS)
+    graph.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2], np.float32), "w"))
+    onnx.save(graph, path, save_as_external_data=True, location=place, size_threshold=0)
+    return path
+
+
 def test_weights_outside_the_folder_of_the_file_are_refused(tmp_path):
     inner = tmp_path / "inner"
-    inner.mkdir()
-    graph = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["": 18]> g (float[n, 2] x) => (float[n, 2] y) { y = Mul (x, w) }'
-    )
-    graph.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2], np.float32), "w"))
-    onnx.save(graph, inner / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    with_weights_beside(inner / "m.onnx")
     records = verify(inner / "m.onnx", runtimes=("ort-cpu",)).records
     kept = deploy(read_artifact(inner / "m.onnx"), records, tmp_path / "whole")
+    assert kept.about.weights == ("w.bin",)
+    assert standalone(kept.folder).returncode == 0
     assert (kept.folder / "w.bin").read_bytes() == (inner / "w.bin").read_bytes()
     assert kept.session().run(None, {"x": np.ones((3, 2), np.float32)})[0].tolist() == [[1.0, 2.0]] * 3
     (inner / "w.bin").rename(tmp_path / "w.bin")
     (inner / "w.bin").symlink_to(tmp_path / "w.bin")
     with pytest.raises(UsageError, match=r"w\.bin"):
         deploy(read_artifact(inner / "m.onnx"), records, tmp_path / "linked")
+
+
+def test_other_weights_beside_the_same_file_are_another_file(tmp_path):
+    path = with_weights_beside(tmp_path / "in" / "m.onnx")
+    records = verify(path, runtimes=("ort-cpu",)).records
+    told = next(one for one in records if isinstance(one, ArtifactRecord))
+    assert told.beside == {"w.bin": digest_of(tmp_path / "in" / "w.bin")}
+    (path.parent / "w.bin").write_bytes(np.array([1, 3], np.float32).tobytes())
+    with pytest.raises(NotProvenError, match="no record is about these bytes"):
+        deploy(read_artifact(path), records, tmp_path / "bundle")
+
+
+def test_a_bundle_whose_weights_are_others_is_about_another_file(tmp_path, command):
+    path = with_weights_beside(tmp_path / "in" / "m.onnx")
+    made = deploy(read_artifact(path), verify(path, runtimes=("ort-cpu",)).records, tmp_path / "bundle")
+    resealed(made.folder, "w.bin", np.array([1, 3], np.float32).tobytes())
+    command("replay", made.folder).assert_refused("about another file than model.onnx or its weights")
+    assert standalone(made.folder).returncode == 2
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["BUNDLE.json", "Replay.py", "model.manifest.json", "bundle.json/w", "test_data_set_0/w", ".hidden"],
+)
+def test_weights_under_a_name_that_a_bundle_has_are_refused(tmp_path, place):
+    (tmp_path / "in" / place).parent.mkdir(parents=True)
+    path = with_weights_beside(tmp_path / "in" / "m.onnx", place)
+    with pytest.raises(UsageError, match="a name that no bundle takes"):
+        deploy(read_artifact(path), [], tmp_path / "bundle", force=True)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_run_that_did_not_come_to_its_end_proves_nothing(made, tmp_path):
+    artifact, records = made
+    (end,) = [one for one in records if isinstance(one, RunRecord)]
+    others = [one for one in records if one is not end]
+    with pytest.raises(NotProvenError, match="the records have no end"):
+        deploy(artifact, others, tmp_path / "bundle")
+    part = msgspec.structs.replace(end, part="interrupted by SIGTERM: cases are missing")
+    with pytest.raises(NotProvenError, match="not of a whole run: interrupted by SIGTERM"):
+        deploy(artifact, [*others, part], tmp_path / "bundle")
+    shard = verify(artifact, runtimes=("ort-cpu",), plan=Plan(shard=Shard(1, 3))).records
+    with pytest.raises(NotProvenError, match="not of a whole run: shard 1/3"):
+        deploy(artifact, shard, tmp_path / "bundle")
+
+
+def test_a_later_failure_of_the_same_file_counts(made, tmp_path):
+    artifact, records = made
+    own = next(one for one in records if isinstance(one, ArtifactRecord))
+    failed = msgspec.structs.replace(own, verdict="failed", reason="the exporter dropped an axis")
+    with pytest.raises(NotProvenError, match="the file itself failed: the exporter dropped an axis"):
+        deploy(artifact, [*records, failed], tmp_path / "bundle")
+
+
+def test_a_file_that_changes_meanwhile_is_noticed(made, tmp_path):
+    given, records = made
+    path = tmp_path / "in" / given.path.name
+    path.parent.mkdir()
+    shutil.copy(given.path, path)
+    artifact = read_artifact(path)
+
+    def change(step: str) -> None:
+        if step == "writing the bundle":
+            path.write_bytes(given.path.read_bytes() + b"\0")
+
+    with pytest.raises(UsageError, match="was changed while it was bundled"):
+        deploy(artifact, records, tmp_path / "bundle", on_step=change)
+    assert not (tmp_path / "bundle").exists()
 
 
 # Integrity
@@ -383,6 +464,13 @@ MALFORMED: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "another rank": lambda held: packed({**held, "input_0": np.zeros(3, np.float32)}),
     "limits of no size": lambda held: packed({**held, "limits": np.zeros(0)}),
     "text": lambda held: packed({**held, "limits": np.array(["a", "b"])}),
+    "limits of NaN": lambda held: packed({**held, "limits": np.array([np.nan, np.nan])}),
+    "no limit of noise": lambda held: packed({**held, "limits": np.array([np.inf, np.inf])}),
+    "bounds of NaN": lambda held: packed({**held, "bound_0": np.full_like(held["bound_0"], np.nan)}),
+    "negative bounds": lambda held: packed({**held, "bound_0": -held["bound_0"]}),
+    "deviations of NaN": lambda held: packed(
+        {**held, "deviation_0": np.full_like(held["deviation_0"], np.nan)}
+    ),
     "compressed": compressed,
     "larger than memory": lambda held: claiming("(1000000, 1000000, 1000)", held),
 }
@@ -395,6 +483,86 @@ def test_test_data_that_deploy_does_not_write_are_refused(copy, command, kind):
         held = dict(file)
     resealed(copy, path, MALFORMED[kind](held))
     command("replay", copy, "--runtime", "ort-cpu").assert_refused(f"{path} is no test data")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in MALFORMED if "NaN" in kind or kind in ("no limit of noise", "negative bounds")]
+)
+def test_the_bundle_s_own_program_refuses_bounds_that_nothing_is_beyond(copy, kind):
+    path = "test_data_set_0/reference.npz"
+    with np.load(copy / path) as file:
+        held = dict(file)
+    done = standalone(resealed(copy, path, MALFORMED[kind](held)))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
+
+
+def test_outputs_without_a_bound_prove_nothing_in_either_replay(copy, command):
+    """Wrong numbers that nothing bounds are inconclusive, not right."""
+    with_other_weights(copy)
+    for folder in sorted(copy.glob("test_data_set_*")):
+        with np.load(folder / "reference.npz") as file:
+            held = {name: array for name, array in file.items() if name not in ("limits", "floor")}
+        held |= {name: np.full_like(held[name], np.inf) for name in ("bound_0", "bound_1")}
+        kept = {name: array for name, array in held.items() if not name.startswith("deviation_")}
+        resealed(copy, f"{folder.name}/reference.npz", packed(kept))
+    assert command("replay", copy, "--runtime", "ort-cpu").code == 3
+    done = standalone(copy)
+    assert done.returncode == 3, done
+    assert "test_data_set_0: inconclusive: elements without a bound" in done.stdout
+
+
+def test_an_output_of_another_dtype_is_wrong_in_either_replay(copy, command):
+    """Even if it is as near as its bound."""
+    model = onnx.load(copy / MODEL)
+    inner = next(node for node in model.graph.node if "output" in node.output)
+    inner.output[list(inner.output).index("output")] = "before"
+    model.graph.node.append(onnx.helper.make_node("Cast", ["before"], ["output"], to=onnx.TensorProto.DOUBLE))
+    next(
+        one for one in model.graph.output if one.name == "output"
+    ).type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    with_model(copy, model)
+    answer = command("replay", copy, "--runtime", "ort-cpu")
+    assert answer.code == 1
+    done = standalone(copy)
+    assert done.returncode == 1, done
+    assert "output: float64 (" in done.stdout
+
+
+def test_both_replays_refuse_a_list_that_is_a_link_and_empty_folders(copy, command, tmp_path):
+    (copy / "empty").mkdir()
+    command("replay", copy).assert_refused("empty is an empty folder")
+    done = standalone(copy)
+    assert (done.returncode, done.stderr) == (2, "replay: empty is an empty folder\n")
+    (copy / "empty").rmdir()
+    (copy / LIST).rename(tmp_path / LIST)
+    (copy / LIST).symlink_to(tmp_path / LIST)
+    command("replay", copy).assert_refused(f"{LIST} is no regular file")
+    done = standalone(copy)
+    assert (done.returncode, done.stderr) == (2, f"replay: {LIST} is not there, or is no file\n")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4"])
+def test_what_numpy_has_no_numbers_for_is_told(copy, dtype):
+    about = json.loads((copy / ABOUT).read_text())
+    done = standalone(resealed(copy, ABOUT, edited(about, ("inputs.0.dtype", dtype))))
+    assert (done.returncode, done.stderr) == (2, f"replay: NumPy has no {dtype}; use onnx-attest replay\n")
+
+
+def test_nothing_is_written_into_a_bundle(copy, command, made, tmp_path):
+    artifact, records = made
+    before = sorted(copy.rglob("*"))
+    (tmp_path / "link").symlink_to(copy)
+    inside = ("is inside of the bundle", "choose another place with -o")
+    command("replay", copy, "--runtime", "ort-cpu", "-o", copy / "report").assert_refused(*inside)
+    command("replay", copy, "--runtime", "ort-cpu", "-o", tmp_path / "link" / "a" / "report").assert_refused(
+        *inside
+    )
+    command("verify", copy / MODEL, "--runtime", "ort-cpu", "-o", copy / "report").assert_refused(*inside)
+    command("convert", copy / MODEL, "--to", "fp16", "-o", copy / "half.onnx").assert_refused(*inside)
+    with pytest.raises(UsageError, match="is inside of the bundle"):
+        deploy(artifact, records, copy / "another")
+    assert sorted(copy.rglob("*")) == before
+    assert load(copy)
 
 
 def test_weights_that_lie_elsewhere_are_refused(copy, command, tmp_path):

@@ -96,7 +96,10 @@ def replay(
     from onnx_attest.verify.deploy.told import told
     from onnx_attest.verify.records import RunRecord
     from onnx_attest.verify.report import write_reports
+    from onnx_attest.verify.report.folder import refuse_unwritable
 
+    if output is not None:
+        refuse_unwritable(output)
     with console.progress() as step:
         done = run(folder, tuple(runtime or ()), required=tuple(require or ()), latency=latency, on_step=step)
     if output is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -228,7 +229,7 @@ def _read(bundle: Bundle, name: str) -> tuple[Tensors, dict[str, Bounded], Noise
             held = dict(file)
         inputs = {one.name: _input(held, index, one) for index, one in enumerate(about.inputs)}
         outputs = {one.name: _bounded(held, index) for index, one in enumerate(about.outputs)}
-        limits = Noise(float(held["limits"][0]), float(held["limits"][1])) if "limits" in held else None
+        limits = _limits(held["limits"]) if "limits" in held else None
     except Exception as error:  # of a zip, of NumPy's header, parsed as Python, and of what is not in it
         raise UsageError(
             f"{bundle.folder}: {name}/{REFERENCE} is no test data: {_one_line(error)}"
@@ -250,7 +251,17 @@ def _bounded(held: Mapping[str, NDArray[Any]], index: int) -> Bounded:
     for beside in (error, deviation):
         if beside is not None and (beside.shape != value.shape or beside.dtype != np.float64):
             raise ValueError(f"output {index} has {list(value.shape)} values and {list(beside.shape)} bounds")
+        # An infinite bound is none, and said to be none; of what is no number there is none either.
+        if beside is not None and not (beside >= 0)[np.isfinite(value)].all():
+            raise ValueError(f"output {index} has a bound or a deviation that is negative or NaN")
     return Bounded(value, error, variance=None if deviation is None else deviation**2)
+
+
+def _limits(pair: NDArray[Any]) -> Noise:
+    rms_z, max_z = map(float, pair)
+    if not (0 <= rms_z < math.inf and max_z >= 0):  # the largest |z| may have no limit
+        raise ValueError(f"the limits of noise are {rms_z} and {max_z}")
+    return Noise(rms_z, max_z)
 
 
 def _typed(array: NDArray[Any], name: str) -> NDArray[Any]:

@@ -62,6 +62,6 @@ _COLUMNS: tuple[Column[_Seen], ...] = (
     ),
     Column("nodes", "where they ran", _nodes),
     Column("least effective bits", "of all sets", _least),
-    Column("largest error over bound", "of all sets", _worst),
+    Column("largest error/bound, end to end", "of all sets", _worst),
     Column("call", "median", _median),
 )

@@ -25,6 +25,7 @@ from onnx_attest.export.bundle import (
     Tensor,
     Verified,
     load,
+    refuse_within,
 )
 from onnx_attest.export.checksums import LIST, TamperedError, digest_of, is_coverable, list_of
 from onnx_attest.verify.conversion.cost import costs
@@ -74,6 +75,7 @@ def deploy(
         raise UsageError(
             f"{folder} is there already; a bundle is never changed: choose another folder with -o"
         )
+    refuse_within(folder)
     try:
         verified, unverified = proven(artifact.sha256, records, required, _described), ""
     except NotProvenError as error:

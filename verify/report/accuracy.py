@@ -119,7 +119,8 @@ TOTALS: tuple[Column[Cells], ...] = (
     ),
     Column(
         "max error/bound",
-        "largest |actual - expected| over the derived bound of that element",
+        "largest |actual - expected| over the derived bound of that element: at most 1 is allowed; of a graph that is judged "
+        "in pieces the largest of all pieces, each from the runtime's own values before it",
         lambda cells: extreme(map(_over_tau, _ran(cells)), max, ratio),
     ),
     Column(

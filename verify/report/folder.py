@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from onnx_attest.errors import UsageError
+from onnx_attest.export.bundle import refuse_within
 from onnx_attest.verify.records import AnyRecord, encode
 from onnx_attest.verify.report.views import ON_REQUEST, VIEWS, render
 
@@ -98,6 +99,7 @@ def _resolved(folder: Path) -> Path:
 
 
 def _refuse_foreign(target: Path) -> None:
+    refuse_within(target)
     if not target.exists():
         return
     if not target.is_dir():
