@@ -389,8 +389,9 @@ def outside() -> bytes:
     [
         b"", b"hello", changed()[:20], changed(dims=7), changed(dims=-1), changed(data_type=99), changed(raw_data=None),
         outside(), onnx.SequenceProto(name="x", elem_type=1).SerializeToString(),
+        changed().replace(b"B\x01x", b"B\x01\x91"),
     ],
-    ids=["empty", "text", "cut", "size", "negative", "type", "no data", "outside", "sequence"],
+    ids=["empty", "text", "cut", "size", "negative", "type", "no data", "outside", "sequence", "name"],
 )  # fmt: skip
 def test_broken_tensor_is_said_by_its_file(command, path, tmp_path, data):
     folder = save_folder(tmp_path / "set", good())
