@@ -307,6 +307,9 @@ def test_an_entry_opens_its_cells_by_the_keyboard_and_a_cell_shows_all_of_it(pag
     keys(page, ENTER)
     assert text(page, "#entry-title") == ["mha attention 24 float32 on ort-cpu"]
     ratios = text(page, "dialog > .scroll tbody td:nth-child(3)")
+    page.script("document.querySelector('dialog .legend summary').click()")
+    assert text(page, "dialog .legend dt") == ["error/bound", "effective bits", "ran as"]
+    assert all(text(page, "dialog .legend dd"))
     assert sorted(map(float, ratios)) == sorted(0.1 + n / 7 for n in range(12))
     page.script("document.querySelector('dialog tbody button').focus()")
     keys(page, ENTER)

@@ -107,5 +107,6 @@ def replay(
     if json:
         console.show_json(console.verdict_object(done))
     else:
-        console.show_run(done, told(done), is_written=output is not None)
+        where = () if output is None else (f"The reports are in {output}.",)
+        console.show_run(done, told(done), *where, is_written=output is not None)
     raise typer.Exit(next(record.exit_code for record in done if isinstance(record, RunRecord)))

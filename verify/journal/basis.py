@@ -102,6 +102,8 @@ def _apart(name: str, before: str, now: str) -> str:
     # What a runtime is, is of interest only beside another one.
     if name.startswith(_RUNTIME) and not (before and now):
         return "was asked, now is not" if before else "is asked now, was not"
+    if name.startswith(_RUNTIME):
+        return "its options were others"
     return f"{before or 'none'}, now {now or 'none'}"
 
 

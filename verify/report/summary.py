@@ -24,7 +24,10 @@ WIDTH = 120
 # A screen has 45 lines: the summary names the causes, accuracy.md holds the whole messages and all of them.
 MESSAGE, NEXT_STEP, LINES = 160, 100, 8
 _SEVERITIES = ("error", "warning", "note")
-CUDA_NEVER = "The CUDA path has never been executed in this run: nothing here says anything about a GPU."
+CUDA_NEVER = (
+    "The CUDA path has never been executed in this run: nothing here says anything about a GPU (--require ort-cuda makes a "
+    "run without it inconclusive)."
+)
 CUDA_ELSEWHERE = "CUDA was not executed in this run. Recorded elsewhere, and no part of this verdict:"
 EVERY_NUMBER = "Every number: accuracy.md, stability.md, relations.md, latency.md, claims.md, and the same in full precision as .csv."
 

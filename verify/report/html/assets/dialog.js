@@ -34,7 +34,8 @@ function openEntry(index) {
     return [button, mark(judged.shown), exactly(cell.gates.proof?.max_err_over_tau), exactly(cell.effective_bits), exactly(cell.ran_as),
       make("span", {}, cell.findings.flatMap((code, place) => [place ? ", " : null, codeLink(code)]))];
   });
-  const list = tableOf("Cells", ["case", "verdict", "error/bound", "effective bits", "ran as", "findings"], rows);
+  const heading = ["case", "verdict", "error/bound", "effective bits", "ran as", "findings"];
+  const list = tableOf("Cells", heading, rows), legend = legendOf(["error/bound", "effective bits", "ran as"]);
   const close = make("button", { type: "button", class: "close" }, "Close");
   close.addEventListener("click", () => dialog.close());
   const more = [
@@ -42,7 +43,7 @@ function openEntry(index) {
     others("headroom", first, ["softmax", "profile", "verdict", "kept", "predicted_logit", "broke_at_logit", "given_largest_logit", "headroom_log2"]),
   ].filter(Boolean);
   const head = make("div", { class: "dialog-head" }, make("h2", { id: "entry-title" }, `${title} on ${first.runtime}`), close);
-  dialog.replaceChildren(head, list, detail, ...more);
+  dialog.replaceChildren(...[head, list, legend, detail, ...more].filter(Boolean));
   // A link to a code leads out of the dialog.
   dialog.onclick = (event) => { if (event.target.closest('a[href^="#"]')) dialog.close(); };
   const table = list.querySelector("table");

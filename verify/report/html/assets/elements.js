@@ -56,6 +56,13 @@ function issueLink(address) {
   return /^https?:\/\//.test(address) ? make("a", { href: address, rel: "noreferrer" }, address) : make("span", {}, address);
 }
 
+/** What columns mean, to be opened: in the words of the page's own tables, which have them with another heading. */
+function legendOf(heading) {
+  const known = new Map([...document.querySelectorAll("main .legend dt")].map((one) => [one.textContent.replace(/^max /, ""), one.nextElementSibling]));
+  const told = heading.filter((name) => known.has(name)).map((name) => [make("dt", {}, name), make("dd", {}, known.get(name).textContent)]);
+  return told.length ? make("details", { class: "legend" }, make("summary", {}, "What the columns mean"), make("dl", {}, told)) : null;
+}
+
 function tableOf(title, heading, rows) {
   const body = rows.map((row) => make("tr", {}, row.map((one) => make("td", {}, one))));
   const table = make("table", { class: "data" }, make("caption", {}, title),
