@@ -7,6 +7,7 @@ verified.
 from __future__ import annotations
 
 import mmap
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -171,10 +172,11 @@ def refuse_within(path: Path) -> None:
         path: that is to be written, or made.
 
     Raises:
-        UsageError: a folder that it is in is a bundle.
-        OSError: a loop of links.
+        UsageError: it, or a folder that it is in, is a bundle.
     """
-    for folder in path.resolve().parents:
+    # Unlike Path.resolve it takes links in a circle, which are replaced: what counts is where they lie.
+    end = Path(os.path.realpath(path))
+    for folder in (end, *end.parents):
         if (folder / LIST).is_file() and (folder / ABOUT).is_file():
             raise UsageError(
                 f"{path} is inside of the bundle {folder}, which is never changed: choose another place with -o"

@@ -554,6 +554,7 @@ def test_nothing_is_written_into_a_bundle(copy, command, made, tmp_path):
     (tmp_path / "link").symlink_to(copy)
     inside = ("is inside of the bundle", "choose another place with -o")
     command("replay", copy, "--runtime", "ort-cpu", "-o", copy / "report").assert_refused(*inside)
+    command("replay", copy, "--runtime", "ort-cpu", "-o", copy).assert_refused(*inside)
     command("replay", copy, "--runtime", "ort-cpu", "-o", tmp_path / "link" / "a" / "report").assert_refused(
         *inside
     )
