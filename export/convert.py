@@ -6,7 +6,6 @@ a process of their own, because ONNX Runtime's tools put their folder on the sea
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -160,7 +159,7 @@ def refuse_place(artifact: Artifact, path: Path) -> None:
 def _is_one(one: Path, other: Path) -> bool:
     """Whether two paths lead to one file, under whichever name."""
     try:
-        return one.resolve() == other.resolve() or os.path.samefile(one, other)
+        return one.resolve() == other.resolve() or one.samefile(other)
     except (OSError, RuntimeError):  # one is not there; a circle of links
         return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import random
 import re
 import resource
@@ -41,8 +42,9 @@ from onnx_attest.verify.deploy.replay import replay
 from onnx_attest.verify.deploy.write import deploy
 from onnx_attest.verify.engine import Plan
 from onnx_attest.verify.journal.shard import Shard
-from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CellRecord, RunRecord, encode
+from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CellRecord, RunRecord, encode, read_records
 from onnx_attest.verify.runtimes.chromium import Chromium
+from onnx_attest.verify.runtimes.registry import select
 from onnx_attest.verify.runtimes.web_packages import folder as web_folder
 
 
@@ -117,8 +119,6 @@ def test_it_replays_where_it_is_right(bundle, runtime):
 
 def test_where_a_runtime_computes_in_fewer_bits_it_says_so_with_the_bits(bundle):
     pytest.importorskip("openvino", reason="openvino is not installed")
-    from onnx_attest.verify.runtimes.registry import select
-
     (runtime,) = select(("openvino:CPU,INFERENCE_PRECISION_HINT=bf16",))
     if not runtime.availability().usable:
         pytest.skip(runtime.availability().remark)
@@ -169,6 +169,133 @@ def test_a_failure_is_no_proof_known_or_not(tmp_path):
         forced.session()
     replayed = run_of(replay(forced.folder, ("onnx-reference",)))
     assert replayed.exit_code in (1, 3), "by force is never a pass"
+
+
+OPTIONS = {"session.set_denormal_as_zero": "1", "graph_optimization_level": "ORT_DISABLE_ALL"}
+
+
+def plain(tmp_path: Path, graph: str = "g (float[n, 4] x) => (float[n, 4] y) { y = Tanh (x) }") -> Artifact:
+    (tmp_path / "in").mkdir(exist_ok=True)
+    path = tmp_path / "in" / "m.onnx"
+    text = f'<ir_version: 10, opset_import: ["": 18]> {graph}'
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    return read_artifact(path)
+
+
+def opened_with(patch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Return what sessions are opened with from now on, as far as it is in OPTIONS."""
+    import onnxruntime
+
+    seen = []
+    real = onnxruntime.InferenceSession
+
+    def session(source: Any, chosen: Any, **more: Any) -> Any:
+        level = chosen.graph_optimization_level.name
+        denormal = chosen.get_session_config_entry("session.set_denormal_as_zero")
+        seen.append(dict(zip(OPTIONS, (denormal, level), strict=True)))
+        return real(source, chosen, **more)
+
+    patch.setattr(onnxruntime, "InferenceSession", session)
+    return seen
+
+
+def test_a_bundle_opens_with_the_session_options_of_its_records(tmp_path, monkeypatch, command):
+    """Not with those that a runtime of that name has by itself: with them it was not verified."""
+    artifact = plain(tmp_path)
+    options = [word for key, value in OPTIONS.items() for word in ("--session-option", f"{key}={value}")]
+    answer = command("verify", artifact.path, "--runtime", "ort-cpu", *options, "-o", tmp_path / "report")
+    assert answer.code == 0, answer.err
+    records = read_records(tmp_path / "report")
+    assert {one.runtime: one.session_options for one in records if isinstance(one, CellRecord)} == {
+        "ort-cpu": OPTIONS
+    }
+    made = deploy(artifact, records, tmp_path / "bundle")
+    assert [one.session_options for one in made.about.verified] == [OPTIONS]
+    assert "graph_optimization_level=ORT_DISABLE_ALL" in (made.folder / CARD).read_text()
+    seen = opened_with(monkeypatch)
+    made.session()
+    assert seen == [OPTIONS]
+    cells = [one for one in replay(made.folder) if isinstance(one, CellRecord)]
+    assert {one.verdict for one in cells} == {"passed"}
+    assert all(one.session_options == OPTIONS for one in cells)
+    done = standalone(made.folder)
+    assert done.returncode == 0, done
+    assert "opened as ort-cpu was" in done.stdout
+
+
+def test_options_that_are_not_the_same_everywhere_are_not_deployed(made, tmp_path):
+    artifact, records = made
+
+    def with_cells(**changes: Any) -> list[AnyRecord]:
+        first = next(one for one in records if isinstance(one, CellRecord) and one.runtime == "ort-cpu")
+        return [msgspec.structs.replace(one, **changes) if one is first else one for one in records]
+
+    for changes, said in (
+        ({"session_options": OPTIONS}, "other session options from case to case"),
+        (
+            {"session": {"custom_operators": "libmine.so"}},
+            "the operators of libmine.so, which no bundle holds",
+        ),
+    ):
+        with pytest.raises(NotProvenError, match=said):
+            deploy(artifact, with_cells(**changes), tmp_path / "bundle")
+    everywhere = [
+        msgspec.structs.replace(one, session_options={"profile_file_prefix": "/tmp/x"})
+        if isinstance(one, CellRecord)
+        else one
+        for one in records
+    ]
+    with pytest.raises(NotProvenError, match="profile_file_prefix, which names a file of that machine"):
+        deploy(artifact, everywhere, tmp_path / "bundle")
+
+
+def test_a_runtime_that_is_not_known_here_or_named_twice(made, tmp_path):
+    """Of another machine's configuration: it passed there, which the bundle says, and is not opened from Python."""
+    artifact, records = made
+    other = [
+        msgspec.structs.replace(one, runtime="mine")
+        if isinstance(one, CellRecord) and one.runtime == "onnx-reference"
+        else one
+        for one in records
+    ]
+    bundle = deploy(artifact, other, tmp_path / "bundle", required=("ort-cpu", "mine", "ort-cpu"))
+    assert [(one.runtime, one.provider) for one in bundle.about.verified] == [
+        ("ort-cpu", "CPUExecutionProvider"),
+        ("mine", ""),
+    ]
+    with pytest.raises(UsageError, match="verified on mine, and only sessions of ONNX Runtime are opened"):
+        bundle.session("mine")
+
+
+def test_a_file_that_changed_since_it_was_loaded_is_not_opened(copy):
+    bundle = load(copy)
+    bundle.session()
+    (copy / MODEL).write_bytes((copy / MODEL).read_bytes() + b"\0")
+    with pytest.raises(TamperedError, match=r"model\.onnx was changed since the bundle was loaded"):
+        bundle.session()
+    (copy / MODEL).unlink()
+    with pytest.raises(UsageError, match="No such file"):
+        bundle.session()
+
+
+def test_no_other_runtime_stands_in_for_one_that_is_asked_for(bundle):
+    """By force as well: a session on the CPU is none on a GPU."""
+    with pytest.raises(UsageError, match="does not say how a session on ort-cuda is opened"):
+        load(bundle).session("ort-cuda", allow_unverified=True)
+    assert load(bundle).session(allow_unverified=True)
+
+
+def test_sizes_that_only_another_runtime_passed_are_not_called_proven(made, tmp_path):
+    artifact, records = made
+    (first, *_) = [one for one in records if isinstance(one, CellRecord) and one.runtime == "onnx-reference"]
+    case = msgspec.structs.replace(first.case, axes={"seq_len": 77_777})
+    more = [
+        msgspec.structs.replace(first, runtime="onnx-reference", case=case),
+        msgspec.structs.replace(first, verdict="failed", reason="another row"),
+    ]
+    bundle = deploy(artifact, [*records, *more], tmp_path / "bundle")
+    assert [one.runtime for one in bundle.about.verified] == ["ort-cpu"]
+    assert "77777" not in (bundle.folder / CARD).read_text()
 
 
 def test_a_bundle_is_never_written_over(made, bundle):
@@ -408,6 +535,11 @@ def edited(about: dict[str, Any], *changes: tuple[str, Any]) -> bytes:
         ([("data", ["test_data_set_0/../../x"])], "no set of test data"),
         ([("data", ["test_data_set_99"])], "test_data_set_99"),
         ([("verified.0.runtime", "no-such-runtime")], "no-such-runtime"),
+        ([("verified.0.session_options", {"optimized_model_filepath": "x"})], "a file of some machine"),
+        ([("verified.0.session_options", {"ep.context_file_path": "x"})], "a file of some machine"),
+        ([("verified.0.session_options", {"enable_profiling": "1"})], "a file of some machine"),
+        ([("verified.0.session_options", {"no_such": "1"})], "no 'no_such'"),
+        ([("verified.0.provider_options", {"cache_dir": "x"})], "a file of some machine"),
     ],
 )
 def test_a_manifest_that_deploy_does_not_write_is_refused(copy, command, changes, said):
@@ -539,6 +671,58 @@ def test_both_replays_refuse_a_list_that_is_a_link_and_empty_folders(copy, comma
     command("replay", copy).assert_refused(f"{LIST} is no regular file")
     done = standalone(copy)
     assert (done.returncode, done.stderr) == (2, f"replay: {LIST} is not there, or is no file\n")
+
+
+def run(program: list[Any], **variables: str) -> subprocess.CompletedProcess[str]:
+    given = {**os.environ, **variables}
+    return subprocess.run(program, capture_output=True, text=True, env=given, check=False)
+
+
+def test_the_bundle_s_own_program_reads_names_of_any_script_whatever_the_locale(tmp_path):
+    artifact = plain(tmp_path)
+    model = onnx.load(artifact.path)
+    model.graph.input[0].name = model.graph.node[0].input[0] = "größe→"
+    model.graph.output[0].name = model.graph.node[0].output[0] = "wörter\u2028"
+    onnx.save(model, artifact.path)
+    folder = deploy(read_artifact(artifact.path), [], tmp_path / "bundle", force=True).folder
+    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    resealed(folder, ABOUT, json.dumps({**about, "unverified": "größe→"}, ensure_ascii=False).encode())
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = run([sys.executable, folder / REPLAY], **ascii_only)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert "UNVERIFIED: gr\\xf6\xdfe".replace("\xdf", "\\xdf") in done.stdout
+    with np.load(folder / "test_data_set_0" / "reference.npz") as file:
+        held = dict(file)
+    resealed(folder, "test_data_set_0/reference.npz", packed({**held, "value_0": held["value_0"] + 1}))
+    failed = run([sys.executable, folder / REPLAY], **ascii_only)
+    assert failed.returncode == 1, failed
+    assert "test_data_set_0: failed: w\\xf6rter" in failed.stdout
+
+
+def test_what_lies_beside_the_bundle_s_own_program_is_found_and_not_run(copy):
+    for name in ("json", "argparse", "numpy"):
+        (copy / f"{name}.py").write_text("print('run')\nraise SystemExit(0)\n")
+    done = run([sys.executable, copy / REPLAY])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "argparse.py is not in SHA256SUMS" in done.stderr
+
+
+def test_folders_in_folders_without_end_are_refused_in_either_replay(copy, command):
+    path = copy
+    for _ in range(1100):  # as deep as a path may be long; more than Python calls functions in functions
+        path /= "d"
+        path.mkdir()
+    (path / "f").touch()
+    try:
+        command("replay", copy).assert_refused("is not in SHA256SUMS")
+        done = standalone(copy)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "is not in SHA256SUMS" in done.stderr
+    finally:  # what removes folders of tests calls itself
+        (path / "f").unlink()
+        while path != copy:
+            path.rmdir()
+            path = path.parent
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4"])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 
 from onnx_attest.errors import UsageError
 from onnx_attest.export.bundle import Verified
+from onnx_attest.export.session_options import of_files
 from onnx_attest.verify.blame import EXPORTER
 from onnx_attest.verify.outcome import elsewhere
 from onnx_attest.verify.records import (
@@ -20,6 +21,7 @@ from onnx_attest.verify.records import (
     RunRecord,
     StabilityRecord,
 )
+from onnx_attest.verify.runtimes.onnxruntime import CUSTOM_OPERATORS
 
 Judged = CellRecord | StabilityRecord | HeadroomRecord | RelationRecord
 
@@ -60,6 +62,8 @@ def proven(
         required: runtimes without which it is not proven.
         described: gives what else a bundle says of a runtime: its provider and options.
 
+    Their session options are those that the records were made with, whatever a runtime of that name has here.
+
     Raises:
         NotProvenError: no record of these bytes, the run did not come to its end, the file itself or the exporter failed,
             or a required runtime did not pass, or not with all of its work.
@@ -80,7 +84,7 @@ def proven(
     if wrong := _why_not(EXPORTER, judged):
         raise NotProvenError(f"the exporter {wrong}")
     names = [
-        *required,
+        *dict.fromkeys(required),
         *dict.fromkeys(one.runtime for one in judged if one.runtime not in (EXPORTER, *required)),
     ]
     found = []
@@ -88,6 +92,7 @@ def proven(
         cells = [one for one in judged if isinstance(one, CellRecord) and one.runtime == name]
         passed = [one for one in cells if one.verdict == "passed"]
         why = _why_not(name, judged) or ("" if passed else _absent(cells)) or _elsewhere(name, mine)
+        why = why or _why_not_again(passed)
         if why and name in required:
             raise NotProvenError(f"{name} {why}")
         if why:
@@ -99,7 +104,7 @@ def proven(
                 version=", ".join(dict.fromkeys(one.runtime_version for one in passed)),
                 cells=len(passed),
                 effective_bits=min(bits, default=None),
-                **described(name),  # type: ignore[arg-type]
+                **described(name) | {"session_options": passed[0].session_options},  # type: ignore[arg-type]
             )
         )
     if not found:
@@ -126,6 +131,17 @@ def _why_not(name: str, judged: Sequence[Judged]) -> str:
         idle = isinstance(one, RelationRecord) and not one.counts
         if one.runtime == name and one.verdict in ("failed", "errored") and not idle:
             return f"{one.verdict} on {one.case.id if one.case else 'all cases'}: {one.reason}"
+    return ""
+
+
+def _why_not_again(passed: Sequence[CellRecord]) -> str:
+    """Return why nobody else can open the session that these passed in."""
+    if any(one.session_options != passed[0].session_options for one in passed):
+        return "passed with other session options from case to case: verify it with those that it is to have"
+    if strange := of_files(passed[0].session_options):
+        return f"passed with {strange[0]}, which names a file of that machine, and no bundle does"
+    if libraries := passed[0].session.get(CUSTOM_OPERATORS):
+        return f"passed with the operators of {libraries}, which no bundle holds"
     return ""
 
 
