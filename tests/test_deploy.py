@@ -249,6 +249,26 @@ def test_options_that_are_not_the_same_everywhere_are_not_deployed(made, tmp_pat
         deploy(artifact, everywhere, tmp_path / "bundle")
 
 
+def test_what_passed_in_fewer_bits_is_not_deployed_as_what_it_is_not(made, tmp_path):
+    artifact, records = made
+
+    def judged_as(name: str) -> list[AnyRecord]:
+        return [
+            msgspec.structs.replace(one, arithmetic=name)
+            if isinstance(one, CellRecord) and one.runtime == "ort-cpu"
+            else one
+            for one in records
+        ]
+
+    for name in ("bf16", "tf32"):
+        with pytest.raises(NotProvenError, match=f"ort-cpu passed as {name}, .* is for fp32, 24"):
+            deploy(artifact, judged_as(name), tmp_path / "bundle")
+    kept = deploy(artifact, judged_as("bf16"), tmp_path / "bundle", required=("onnx-reference",))
+    assert [one.runtime for one in kept.about.verified] == ["onnx-reference"]
+    with pytest.raises(UsageError, match="fp99"):
+        deploy(artifact, judged_as("fp99"), tmp_path / "other")
+
+
 def test_a_runtime_that_is_not_known_here_or_named_twice(made, tmp_path):
     """Of another machine's configuration: it passed there, which the bundle says, and is not opened from Python."""
     artifact, records = made
@@ -265,6 +285,11 @@ def test_a_runtime_that_is_not_known_here_or_named_twice(made, tmp_path):
     ]
     with pytest.raises(UsageError, match="verified on mine, and only sessions of ONNX Runtime are opened"):
         bundle.session("mine")
+    replayed = [one for one in replay(bundle.folder) if isinstance(one, CellRecord)]
+    assert {(one.runtime, one.verdict) for one in replayed} == {("ort-cpu", "passed"), ("mine", "skipped")}
+    assert "unknown runtime mine" in next(one.reason for one in replayed if one.runtime == "mine")
+    with pytest.raises(UsageError, match="unknown runtime mine"):
+        replay(bundle.folder, required=("mine",))
 
 
 def test_a_file_that_changed_since_it_was_loaded_is_not_opened(copy):
@@ -534,7 +559,6 @@ def edited(about: dict[str, Any], *changes: tuple[str, Any]) -> bytes:
         ([("data", ["/etc"])], "no set of test data"),
         ([("data", ["test_data_set_0/../../x"])], "no set of test data"),
         ([("data", ["test_data_set_99"])], "test_data_set_99"),
-        ([("verified.0.runtime", "no-such-runtime")], "no-such-runtime"),
         ([("verified.0.session_options", {"optimized_model_filepath": "x"})], "a file of some machine"),
         ([("verified.0.session_options", {"ep.context_file_path": "x"})], "a file of some machine"),
         ([("verified.0.session_options", {"enable_profiling": "1"})], "a file of some machine"),

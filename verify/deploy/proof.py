@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from onnx_attest.errors import UsageError
 from onnx_attest.export.bundle import Verified
 from onnx_attest.export.session_options import of_files
+from onnx_attest.verify.arithmetic import profile
 from onnx_attest.verify.blame import EXPORTER
 from onnx_attest.verify.outcome import elsewhere
 from onnx_attest.verify.records import (
@@ -52,6 +53,7 @@ def proven(
     sha256: str,
     records: Iterable[AnyRecord],
     required: Sequence[str],
+    arithmetic: str,
     described: Callable[[str], dict[str, object]],
 ) -> list[Verified]:
     """Return the runtimes that the file of a digest passed on, those that are required first.
@@ -60,6 +62,7 @@ def proven(
         sha256: of the file.
         records: of its verification.
         required: runtimes without which it is not proven.
+        arithmetic: that the bundle's bounds are for; a runtime that passed in fewer bits passes them nowhere.
         described: gives what else a bundle says of a runtime: its provider and options.
 
     Their session options are those that the records were made with, whatever a runtime of that name has here.
@@ -92,7 +95,7 @@ def proven(
         cells = [one for one in judged if isinstance(one, CellRecord) and one.runtime == name]
         passed = [one for one in cells if one.verdict == "passed"]
         why = _why_not(name, judged) or ("" if passed else _absent(cells)) or _elsewhere(name, mine)
-        why = why or _why_not_again(passed)
+        why = why or _in_fewer_bits(passed, arithmetic) or _why_not_again(passed)
         if why and name in required:
             raise NotProvenError(f"{name} {why}")
         if why:
@@ -131,6 +134,15 @@ def _why_not(name: str, judged: Sequence[Judged]) -> str:
         idle = isinstance(one, RelationRecord) and not one.counts
         if one.runtime == name and one.verdict in ("failed", "errored") and not idle:
             return f"{one.verdict} on {one.case.id if one.case else 'all cases'}: {one.reason}"
+    return ""
+
+
+def _in_fewer_bits(passed: Sequence[CellRecord], arithmetic: str) -> str:
+    """Return in which arithmetic a runtime was looked at, if that has fewer bits than what the file is bundled for."""
+    wanted = profile(arithmetic)
+    for name in dict.fromkeys(one.arithmetic for one in passed):
+        if profile(name).bits < wanted.bits:
+            return f"passed as {name}, {profile(name).bits} bits, and a bundle of this file is for {arithmetic}, {wanted.bits}"
     return ""
 
 

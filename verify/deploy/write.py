@@ -76,14 +76,15 @@ def deploy(
             f"{folder} is there already; a bundle is never changed: choose another folder with -o"
         )
     refuse_within(folder)
+    signature = read_signature(artifact)
     try:
-        verified, unverified = proven(artifact.sha256, records, required, _described), ""
+        verified = proven(artifact.sha256, records, required, declared(signature), _described)
+        unverified = ""
     except NotProvenError as error:
         if not force:
             raise
         verified, unverified = [], str(error)
     on_step("evaluating the test data")
-    signature = read_signature(artifact)
     built = _built(artifact, signature, list(records), verified, unverified, seed, original)
     on_step("writing the bundle")
     try:
