@@ -914,12 +914,12 @@ def test_the_example_serves_a_bundle_and_refuses_a_changed_one(bundle, copy, tmp
         )
         value = file["value_0"]
 
-    def serve(folder: Path) -> subprocess.CompletedProcess[str]:
+    def serve(folder: Path, inputs: str = "inputs.npz") -> subprocess.CompletedProcess[str]:
         program = [
             sys.executable,
             EXAMPLES / "serve_bundle.py",
             folder,
-            tmp_path / "inputs.npz",
+            tmp_path / inputs,
             tmp_path / "o.npz",
         ]
         return subprocess.run(program, capture_output=True, text=True, check=False)
@@ -929,6 +929,8 @@ def test_the_example_serves_a_bundle_and_refuses_a_changed_one(bundle, copy, tmp
     assert done.stdout.startswith(f"served {load(bundle).name[:12]} on CPUExecutionProvider")
     with np.load(tmp_path / "o.npz") as outputs:
         assert np.abs(outputs["output"] - value).max() < 1e-5
+    lacking = serve(bundle, "lacking.npz")
+    assert (lacking.returncode, lacking.stdout, lacking.stderr.count("\n")) == (1, "", 1)
     (copy / MODEL).write_bytes((copy / MODEL).read_bytes()[:-1])
     assert (serve(copy).returncode, serve(copy).stdout) == (1, "")
 
