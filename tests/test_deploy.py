@@ -37,11 +37,14 @@ from onnx_attest.export.checksums import LIST, TamperedError, digest_of, list_of
 from onnx_attest.export.convert import convert
 from onnx_attest.models.entry import resolve
 from onnx_attest.verify.api import verify
+from onnx_attest.verify.deploy import standalone as standalone_program
 from onnx_attest.verify.deploy.proof import NotProvenError
 from onnx_attest.verify.deploy.replay import replay
 from onnx_attest.verify.deploy.write import deploy
 from onnx_attest.verify.engine import Plan
+from onnx_attest.verify.gates import judge
 from onnx_attest.verify.journal.shard import Shard
+from onnx_attest.verify.oracle.bounded import Bounded
 from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CellRecord, RunRecord, encode, read_records
 from onnx_attest.verify.runtimes.chromium import Chromium
 from onnx_attest.verify.runtimes.registry import select
@@ -486,6 +489,53 @@ def test_it_replays_itself_with_numpy_and_onnx_runtime_alone(bundle):
     assert "onnx_attest" not in program.replace("onnx-attest", "")
 
 
+EXAMPLES = Path(__file__).parent.parent / "examples"
+INF, NAN, LARGEST = float("inf"), float("nan"), float(np.finfo(np.float32).max)
+JUDGED = (
+    # what it gives, what it should be, with which bound, and whether it is right
+    (INF, INF, 0.0, True),
+    (-INF, INF, 0.0, False),
+    (INF, 1e60, 1e50, True),
+    (-INF, 1e60, 1e50, False),
+    (LARGEST, 1e60, 1e50, False),
+    (INF, LARGEST, 1e37, True),
+    (-INF, LARGEST, 1e37, False),
+    (LARGEST, LARGEST * 1.0000001, 1e37, True),
+    (NAN, NAN, NAN, True),
+    (1.0, NAN, NAN, False),
+    (NAN, 1.0, INF, False),
+    (NAN, 1e60, 1e60, False),
+    (-0.0, 0.0, 0.0, True),
+    (1.0, 1.5, 1.0, True),
+    (1.0, 2.5, 1.0, False),
+    (1.0, 1.0, 0.0, True),
+)
+
+
+@pytest.mark.parametrize(("given", "value", "bound", "right"), JUDGED)
+def test_both_replays_judge_an_element_alike(given, value, bound, right):
+    actual, exact, allowed = np.array([given], np.float32), np.array([value]), np.array([bound])
+    with np.errstate(invalid="ignore"):
+        judgement = judge({"y": actual}, {"y": Bounded(exact, allowed)}, {"y": actual.dtype})
+    assert (not judgement.findings) is right
+    wrong, _ = standalone_program.judge(np, actual, "float32", exact, allowed)
+    assert (not wrong) is right, wrong
+
+
+def test_the_page_judges_an_element_as_the_replays_do(tmp_path):
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    calls = ", ".join(f"ratioOf({g}, {v}, {b}, {LARGEST}) <= 1" for g, v, b, _ in JUDGED)
+    calls = calls.replace("inf", "Infinity").replace("nan", "NaN")
+    module = (EXAMPLES / "browser" / "bundle.mjs").as_uri()
+    (tmp_path / "t.mjs").write_text(
+        f'import {{ ratioOf }} from "{module}";\nconsole.log(JSON.stringify([{calls}]));'
+    )
+    done = subprocess.run([node, tmp_path / "t.mjs"], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [right for *_, right in JUDGED]
+
+
 def test_it_refuses_itself_when_changed_and_fails_when_the_file_is_another(copy):
     (copy / MODEL).write_bytes((copy / MODEL).read_bytes()[:-1])
     done = standalone(copy)
@@ -901,9 +951,6 @@ def test_the_card_of_a_conversion_says_what_it_cost(made, tmp_path):
 
 
 # The examples
-
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def test_the_example_serves_a_bundle_and_refuses_a_changed_one(bundle, copy, tmp_path):

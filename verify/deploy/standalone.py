@@ -88,18 +88,22 @@ def judge(np: Any, actual: Any, dtype: str, value: Any, bound: Any) -> tuple[str
     if bound is None:
         wrong = int((actual != value).sum())
         return (f"{wrong} of {actual.size} differ" if wrong else ""), float(bool(wrong))
-    y = actual.astype(np.float64)
-    limit = float(np.finfo(actual.dtype).max)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        stored = np.where(np.abs(value) > limit, np.copysign(np.inf, value), value)
-        close = np.isfinite(value) & (np.abs(value) + bound > limit)  # rounding decides which side
-        same = (np.isnan(y) == np.isnan(stored)) & ((np.isinf(y) == np.isinf(stored)) | close)
+    y, value = actual.astype(np.float64), value.astype(np.float64)
+    largest = float(np.finfo(actual.dtype).max) if actual.dtype.kind == "f" else math.inf
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        size = np.abs(value)
+        stored = np.where(size > largest, np.copysign(np.inf, value), value)
+        # Within its bound of the largest number, rounding decides between that and an infinity of the same sign.
+        either = np.isfinite(value) & (size + bound > largest) & (size - bound <= largest)
+        misplaced = np.isnan(y) != np.isnan(stored)
+        misplaced |= (np.isposinf(y) != np.isposinf(stored)) & ~(either & (value > 0))
+        misplaced |= (np.isneginf(y) != np.isneginf(stored)) & ~(either & (value < 0))
         finite = np.isfinite(y) & np.isfinite(value)
         error = np.where(finite, np.abs(y - value), 0.0)
         ratio = np.where((error == 0) | ~np.isfinite(bound), 0.0, error / bound)
-    if not same.all():
+    if misplaced.any():
         return (
-            f"NaN or infinity in {int((~same).sum())} of {same.size} places where there should be none, or none where there should",
+            f"NaN or infinity in {int(misplaced.sum())} of {misplaced.size} places where there should be none, or none where there should",
             math.inf,
         )
     worst = float(ratio.max(initial=0.0))
