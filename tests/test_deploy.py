@@ -295,6 +295,24 @@ def test_a_runtime_that_is_not_known_here_or_named_twice(made, tmp_path):
         replay(bundle.folder, required=("mine",))
 
 
+def test_codes_of_a_quantiser_keep_their_bounds(tmp_path):
+    """A number near the middle of two codes is either, as verify says; a replay without bounds failed what had passed."""
+    graph = (
+        "g (float[n, 64] x) => (uint8[n, 64] y, float s, uint8 z) "
+        "{ a = Tanh (x) y, s, z = DynamicQuantizeLinear (a) }"
+    )
+    artifact = plain(tmp_path, graph)
+    made = deploy(artifact, verify(artifact, runtimes=("ort-cpu",)).records, tmp_path / "bundle")
+    held = [np.load(made.folder / name / "reference.npz") for name in made.about.data]
+    assert all({"bound_0", "bound_2"} <= set(one) and "deviation_0" not in one for one in held)
+    assert run_of(replay(made.folder)).exit_code == 0
+    assert standalone(made.folder).returncode == 0
+    path = "test_data_set_0/reference.npz"
+    resealed(made.folder, path, packed({**held[0], "value_0": held[0]["value_0"] ^ 64}))
+    assert run_of(replay(made.folder)).exit_code == 1
+    assert standalone(made.folder).returncode == 1
+
+
 def test_a_file_that_changed_since_it_was_loaded_is_not_opened(copy):
     bundle = load(copy)
     bundle.session()

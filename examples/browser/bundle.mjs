@@ -96,7 +96,7 @@ async function replayed(ort, session, about, held) {
     value.data.forEach((exact, place) => {
       const limit = bound ? bound.data[place] : 0, largest = LARGEST[dtype] ?? Infinity;
       // Integers of 64 bits differ where their numbers do not.
-      const same = typeof exact !== "bigint" || data[place] === exact;
+      const same = typeof exact !== "bigint" || bound || data[place] === exact;
       const ratio = same ? ratioOf(Number(data[place]), Number(exact), limit, largest) : Infinity;
       unbounded += limit === Infinity && Number.isFinite(exact) ? 1 : 0;
       if (!(ratio <= 1)) wrong ||= `${name}, element ${place} is ${data[place]}, exact ${exact}`;
