@@ -304,7 +304,8 @@ def test_codes_of_a_quantiser_keep_their_bounds(tmp_path):
     artifact = plain(tmp_path, graph)
     made = deploy(artifact, verify(artifact, runtimes=("ort-cpu",)).records, tmp_path / "bundle")
     held = [np.load(made.folder / name / "reference.npz") for name in made.about.data]
-    assert all({"bound_0", "bound_2"} <= set(one) and "deviation_0" not in one for one in held)
+    assert any({"bound_0", "bound_2"} <= set(one) for one in held), "where a number is between two codes"
+    assert not any("deviation_0" in one for one in held)
     assert run_of(replay(made.folder)).exit_code == 0
     assert standalone(made.folder).returncode == 0
     path = "test_data_set_0/reference.npz"
