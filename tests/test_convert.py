@@ -260,6 +260,27 @@ def test_unknown_kinds_and_files_are_refused_in_one_line(original, command, tmp_
     assert not (tmp_path / "x.onnx").exists()
 
 
+@pytest.mark.parametrize("dtype", ["double", "float16"])
+def test_half_precision_is_made_from_float32_alone(command, onnx_file, tmp_path, dtype):
+    """The converter leaves other dtypes as they are, and the variant was said to be in half precision."""
+    path = onnx_file(f"g ({dtype}[n, 4] x) => ({dtype}[n, 4] y) {{ y = Tanh (x) }}")
+    command("convert", path, "--to", "fp16", "-o", tmp_path / "x.onnx").assert_refused("made from float32")
+    assert not (tmp_path / "x.onnx").exists()
+
+
+def test_a_file_whose_tensors_are_inputs_too_is_calibrated(tmp_path):
+    model = onnx.parser.parse_model(
+        '<ir_version: 3, opset_import: ["": 13]> g (float[n, 4] x, float[4, 4] w) => (float[n, 4] y) { y = MatMul (x, w) }'
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    artifact = read_artifact(tmp_path / "m.onnx")
+    for kind, operator in (("int8-static", "QuantizeLinear"), ("int8-dynamic", "MatMulInteger")):
+        made = convert(artifact, kind, tmp_path / f"{kind}.onnx", calibration_of(read_signature(artifact), 1))
+        assert operator in [node.op_type for node in onnx.load(made.path).graph.node]
+        assert len(read_signature(made).contract.inputs) == 1
+
+
 def test_a_converter_that_fails_is_told_in_its_own_words(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"\x08\x0a")
     with pytest.raises(UsageError, match="cannot be converted to ort-fused: "):

@@ -43,6 +43,8 @@ def convert(
             f"{to} is exported anew from the module, since no converter here writes it: name the module with --against"
         )
     original = read_signature(artifact)
+    if to.startswith("fp16") and original.floating.name != "float32":
+        raise UsageError(f"{file} is in {original.floating.name}, and {to} is made from float32")
     with console.progress() as step:
         step(f"converting to {to}")
         if to in EXPORTED and against is not None:
