@@ -38,4 +38,7 @@ def main(path: str, folder: str) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
     sys.exit(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "report"))

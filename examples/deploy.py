@@ -17,6 +17,7 @@ import hashlib
 import json
 import sys
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import onnxruntime
@@ -49,6 +50,8 @@ def refuse_unverified(sha256: str, report: Path) -> None:
     records = [json.loads(line) for line in (report / "records.jsonl").read_text().splitlines()]
     if not records or records[-1]["kind"] != "run":
         raise NotVerifiedError("the verification did not reach its end")
+    if records[-1]["part"]:
+        raise NotVerifiedError(f"it is not the whole verification: {records[-1]['part']}")
     mine = [record for record in records if record.get("artifact_sha256") == sha256]
     mine = [record for record in mine if record["kind"] in JUDGED and record["runtime"] == RUNTIME]
     # A failure that is known, to known.toml, is still one: it is for you to say whether you can live with it.
@@ -60,6 +63,8 @@ def refuse_unverified(sha256: str, report: Path) -> None:
     passed = [record for record in mine if record["kind"] == "cell" and record["verdict"] == "passed"]
     if not passed:
         raise NotVerifiedError(f"no case of a file with the digest {sha256} passed on {RUNTIME}")
+    if any(record["session_options"] for record in passed):
+        raise NotVerifiedError(f"verified with {passed[0]['session_options']}, and none are set here")
     if records[-1]["exit_code"] != 0:
         raise NotVerifiedError(f"the run as a whole is {records[-1]['verdict']}: {records[-1]['reason']}")
     versions = {record["runtime_version"] for record in passed}
@@ -71,16 +76,19 @@ def main(path: Path, report: Path, inputs: Path, outputs: Path) -> int:
     """Run the file on inputs of a file, and write the outputs."""
     try:
         session = load_verified(path, report)
-    except NotVerifiedError as error:
-        print(f"not served: {error}", file=sys.stderr)
+        names = [output.name for output in session.get_outputs()]
+        with np.load(inputs) as given:
+            results = session.run(names, dict(given))
+        np.savez(outputs, **dict(zip(names, results, strict=True)))
+    except (NotVerifiedError, OSError, ValueError, BadZipFile) as error:
+        print(f"not served: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
-    names = [output.name for output in session.get_outputs()]
-    with np.load(inputs) as given:
-        results = session.run(names, dict(given))
-    np.savez(outputs, **dict(zip(names, results, strict=True)))
     print(f"served on {', '.join(session.get_providers())}: {', '.join(names)}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(Path, sys.argv[1:5])))
+    if len(sys.argv) != 5:
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
+    sys.exit(main(*map(Path, sys.argv[1:])))

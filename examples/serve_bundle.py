@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -31,16 +32,19 @@ def main(folder: Path, inputs: Path, outputs: Path) -> int:
         if BUNDLE not in ("", bundle.name):
             raise UsageError(f"{folder} is the bundle {bundle.name}, not {BUNDLE}")
         session = bundle.session(RUNTIME)
-    except UsageError as error:
-        print(f"not served: {error}", file=sys.stderr)
+        names = [output.name for output in bundle.about.outputs]
+        with np.load(inputs) as given:
+            results = session.run(names, dict(given))
+        np.savez(outputs, **dict(zip(names, results, strict=True)))
+    except (UsageError, OSError, ValueError, BadZipFile) as error:
+        print(f"not served: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
-    names = [output.name for output in bundle.about.outputs]
-    with np.load(inputs) as given:
-        results = session.run(names, dict(given))
-    np.savez(outputs, **dict(zip(names, results, strict=True)))
     print(f"served {bundle.name[:12]} on {', '.join(session.get_providers())}: {', '.join(names)}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(Path, sys.argv[1:4])))
+    if len(sys.argv) != 4:
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
+    sys.exit(main(*map(Path, sys.argv[1:])))

@@ -142,6 +142,12 @@ def manifest_path(model_path: Path) -> Path:
     return model_path.with_name(model_path.stem + MANIFEST_SUFFIX)
 
 
+def parts_of(artifact: Artifact) -> tuple[Path, ...]:
+    """Return the files that an artifact is made of: the ONNX file, its manifest if there is one, and its weights."""
+    manifest = () if artifact.manifest is None else (manifest_path(artifact.path),)
+    return (artifact.path, *manifest, *(artifact.path.parent / place for place in artifact.beside))
+
+
 def write_artifact(model: bytes, manifest: Manifest, path: Path, module: Any = None) -> Artifact:
     """Write both files and return the artifact.
 

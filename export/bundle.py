@@ -7,6 +7,7 @@ verified.
 from __future__ import annotations
 
 import mmap
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ import msgspec
 
 from onnx_attest.errors import UsageError
 from onnx_attest.export.beside import identity_of, places_in
-from onnx_attest.export.checksums import LIST, TamperedError, read_list, verified
+from onnx_attest.export.checksums import LIST, TamperedError, digest_of, read_list, verified
 from onnx_attest.export.decoding import decoded
 from onnx_attest.export.reading import MIB, bytes_of
+from onnx_attest.export.session_options import of_files, set_option
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 MODEL, ABOUT, RECORDS, CARD, REPLAY = "model.onnx", "bundle.json", "records.jsonl", "CARD.md", "replay.py"
 DATA, REFERENCE = "test_data_set_", "reference.npz"
 SCHEMA = 1
+_USUAL = "ort-cpu"
 _SET = re.compile(rf"{DATA}[0-9]+")
 
 
@@ -110,15 +113,18 @@ class Bundle:
         """The ONNX file."""
         return self.folder / MODEL
 
-    def session(self, runtime: str = "ort-cpu", *, allow_unverified: bool = False) -> ort.InferenceSession:
+    def session(self, runtime: str = _USUAL, *, allow_unverified: bool = False) -> ort.InferenceSession:
         """Return a session of ONNX Runtime with the options that were verified.
 
         Args:
             runtime: that the file was verified on.
-            allow_unverified: open it although nothing is proven about it on that runtime.
+            allow_unverified: open it although nothing is proven about it; with ort-cpu's options, if the bundle knows none.
 
         Raises:
-            UsageError: it was not verified on that runtime, or ONNX Runtime gives another provider than that.
+            TamperedError: the file, or weights beside it, are no more what they were when the bundle was loaded.
+            UsageError: it was not verified on that runtime, there are no options to open it with on that, ONNX Runtime is
+                not installed or gives another provider.
+            Exception: whatever else ONNX Runtime raises when it opens the file.
         """
         known = {one.runtime: one for one in self.about.verified if one.provider}
         if self.about.unverified and not allow_unverified:
@@ -127,8 +133,27 @@ class Bundle:
             )
         if runtime not in known and not allow_unverified:
             names = ", ".join(known) or "no runtime that is ONNX Runtime"
-            raise UsageError(f"{self.folder} was verified on {names}, not on {runtime}; verify it there")
+            told = f"{self.folder} was verified on {names}, not on {runtime}; verify it there"
+            if any(one.runtime == runtime for one in self.about.verified):
+                told = f"{self.folder} was verified on {runtime}, and only sessions of ONNX Runtime are opened: on {names}"
+            raise UsageError(told)
+        if runtime not in known and runtime != _USUAL:
+            raise UsageError(
+                f"{self.folder} does not say how a session on {runtime} is opened; open {self.model} with ONNX Runtime itself"
+            )
+        self._refuse_changed()
         return _session(self.model, known.get(runtime))
+
+    def _refuse_changed(self) -> None:
+        """Refuse what became another file since the bundle was loaded, which may be long ago."""
+        try:
+            beside = {place: digest_of(self.folder / place) for place in self.about.weights}
+            now = identity_of(digest_of(self.model), beside)
+        except OSError as error:
+            raise UsageError(f"cannot read {self.folder}: {error.strerror or error}") from error
+        if now != self.about.sha256:
+            what = " or weights beside it were" if self.about.weights else " was"
+            raise TamperedError(f"{self.folder}: {MODEL}{what} changed since the bundle was loaded")
 
 
 def load(folder: str | Path) -> Bundle:
@@ -156,6 +181,11 @@ def load(folder: str | Path) -> Bundle:
         raise TamperedError(f"{folder}: {ABOUT} is about another file than {MODEL}{what}")
     if strange := [one for one in about.data if not _SET.fullmatch(one)]:
         raise TamperedError(f"{folder}: {ABOUT} names {strange[0]!r}, which is no set of test data")
+    for one in about.verified:
+        if strange := of_files((*one.session_options, *one.provider_options)):
+            raise UsageError(
+                f"{folder}: {ABOUT} opens {one.runtime} with {strange[0]}, a file of some machine"
+            )
     _refuse_weights_elsewhere(folder, about.weights)
     return Bundle(folder, name, about)
 
@@ -171,10 +201,11 @@ def refuse_within(path: Path) -> None:
         path: that is to be written, or made.
 
     Raises:
-        UsageError: a folder that it is in is a bundle.
-        OSError: a loop of links.
+        UsageError: it, or a folder that it is in, is a bundle.
     """
-    for folder in path.resolve().parents:
+    # Unlike Path.resolve it takes links in a circle, which are replaced: what counts is where they lie.
+    end = Path(os.path.realpath(path))
+    for folder in (end, *end.parents):
         if (folder / LIST).is_file() and (folder / ABOUT).is_file():
             raise UsageError(
                 f"{path} is inside of the bundle {folder}, which is never changed: choose another place with -o"
@@ -197,14 +228,17 @@ def _refuse_weights_elsewhere(folder: Path, known: Sequence[str]) -> None:
 
 
 def _session(model: Path, verified_as: Verified | None) -> ort.InferenceSession:
-    import onnxruntime
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UsageError(f"{model} is opened with ONNX Runtime: {error}; install onnx-attest[cpu]") from error
 
     options = onnxruntime.SessionOptions()
     provider, provider_options = "CPUExecutionProvider", dict[str, str]()
     if verified_as is not None:
         provider, provider_options = verified_as.provider, verified_as.provider_options
         for key, value in verified_as.session_options.items():
-            options.add_session_config_entry(key, value)
+            set_option(options, key, value)
         if not verified_as.optimised:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     # Else a run that fails on a device is repeated on the CPU, with a print.

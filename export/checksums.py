@@ -9,8 +9,6 @@ list itself; nothing else is there: no link, no device, no empty folder.
 from __future__ import annotations
 
 import hashlib
-import itertools
-import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
@@ -130,18 +128,17 @@ def _files(folder: Path) -> Iterator[str]:
     Raises:
         TamperedError: anything else is there.
     """
-    for root, folders, files in os.walk(folder, onerror=_raise):
-        if not folders and not files:
-            raise TamperedError(f"{folder}: {Path(root).relative_to(folder).as_posix()} is an empty folder")
-        for name in itertools.chain(folders, files):
-            path = Path(root) / name
-            mode = path.lstat().st_mode
-            if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-                raise TamperedError(
-                    f"{folder}: {path.relative_to(folder).as_posix()} is a link or no file at all"
-                )
-        yield from ((Path(root) / name).relative_to(folder).as_posix() for name in files)
-
-
-def _raise(error: OSError) -> None:
-    raise error
+    left = [folder]  # and no function that calls itself: folders in folders are as many as a path is long
+    while left:
+        at = left.pop()
+        held = sorted(at.iterdir())
+        if not held:
+            raise TamperedError(f"{folder}: {at.relative_to(folder).as_posix()} is an empty folder")
+        for path in held:
+            mode, name = path.lstat().st_mode, path.relative_to(folder).as_posix()
+            if stat.S_ISDIR(mode):
+                left.append(path)
+            elif stat.S_ISREG(mode):
+                yield name
+            else:
+                raise TamperedError(f"{folder}: {name} is a link or no file at all")

@@ -21,7 +21,7 @@ import onnx_ir
 from numpy.typing import NDArray
 
 from onnx_attest.errors import UsageError
-from onnx_attest.export.artifact import Artifact, digest, write_artifact, write_whole
+from onnx_attest.export.artifact import Artifact, digest, manifest_path, parts_of, write_artifact, write_whole
 from onnx_attest.export.converter import KEPT, KINDS
 from onnx_attest.export.observe import observe
 from onnx_attest.export.strip import strip_metadata
@@ -55,11 +55,12 @@ def convert(
 
     Raises:
         UsageError: an unknown kind, no calibration inputs, a converter that fails (its own words), or gives what is no
-            valid ONNX.
+            valid ONNX; a path that `refuse_place` refuses.
         UnwritableError: the file cannot be written.
     """
     if kind not in KINDS:
         raise UsageError(f"unknown kind {kind!r}; there are {', '.join((*KINDS, *EXPORTED))}")
+    refuse_place(artifact, path)
     with tempfile.TemporaryDirectory(prefix="onnx-attest-convert-") as name:
         folder = Path(name)
         count = 0
@@ -101,12 +102,14 @@ def export_anew(artifact: Artifact, kind: str, path: Path, entry: Entry) -> Arti
         entry: the file's module.
 
     Raises:
-        UsageError: the module is not that of the file, or cannot be exported in that format.
+        UsageError: the module is not that of the file, or cannot be exported in that format; a path that `refuse_place`
+            refuses.
         UnwritableError: the file cannot be written.
     """
     from onnx_attest.export.api import ExportFailure, export_entry
     from onnx_attest.models.entry import build_module, parameters_digest
 
+    refuse_place(artifact, path)
     given = artifact.manifest
     if given is None:
         got = observe(onnx.load(artifact.path, load_external_data=False))
@@ -123,6 +126,42 @@ def export_anew(artifact: Artifact, kind: str, path: Path, entry: Entry) -> Arti
             raise UsageError(f"{entry.name} cannot be exported in {EXPORTED[kind]}: {made.reason}")
         assert made.manifest is not None  # an export has one
         return replace(write_artifact(made.path.read_bytes(), made.manifest, path), module=None)
+
+
+def refuse_place(artifact: Artifact, path: Path) -> None:
+    """Refuse to write a variant where it would take something away from another file.
+
+    Args:
+        artifact: the file that is converted.
+        path: where its variant is to go.
+
+    Raises:
+        UsageError: a part of the file itself lies there; it has another ending than .onnx, and so may have the manifest of
+            another file; or it would get a manifest that describes another file.
+    """
+    written = (path, manifest_path(path))
+    for part in parts_of(artifact):
+        if any(_is_one(part, one) for one in written):
+            raise UsageError(
+                f"{path} is the file itself; name another one with -o"
+                if _is_one(part, artifact.path)
+                else f"{path} takes the place of {part}, a part of the file itself; name another one with -o"
+            )
+    if path.suffix != ".onnx":
+        raise UsageError(f"{path} does not end in .onnx, as what is written does; name another one with -o")
+    if artifact.manifest is None and manifest_path(path).exists():
+        raise UsageError(
+            f"{manifest_path(path)} is of another file, and would be taken for that of {path}; delete it, or name another "
+            "one with -o"
+        )
+
+
+def _is_one(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, under whichever name."""
+    try:
+        return one.resolve() == other.resolve() or one.samefile(other)
+    except (OSError, RuntimeError):  # one is not there; a circle of links
+        return False
 
 
 def _made(artifact: Artifact, kind: str, folder: Path) -> onnx.ModelProto:

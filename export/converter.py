@@ -32,17 +32,29 @@ def _softmax_in_single(source: Path, target: Path) -> None:
     _half(source, target, keep=("Softmax",))
 
 
+def _to_be_quantised(source: Path) -> onnx.ModelProto:
+    """Return a model in an IR version whose tensors need not be inputs too: those that a quantiser adds are none."""
+    model = onnx.load(source)
+    model.ir_version = max(model.ir_version, _WITHOUT_INPUTS)
+    return model
+
+
+_WITHOUT_INPUTS = 4
+
+
 def _dynamic(source: Path, target: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    quantize_dynamic(source, target, weight_type=QuantType.QInt8)
+    quantize_dynamic(_to_be_quantised(source), target, weight_type=QuantType.QInt8)
 
 
 def _static(source: Path, target: Path) -> None:
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-    model = onnx.load(source)
-    names = [value.name for value in model.graph.input]
+    model = _to_be_quantised(source)
+    # In IR version 3 and before, tensors of the file are inputs too, and nobody feeds them.
+    own = {tensor.name for tensor in model.graph.initializer}
+    names = [value.name for value in model.graph.input if value.name not in own]
     kept = set(json.loads((target.parent / KEPT).read_text()))
     excluded = [node for node in model.graph.node if not kept.isdisjoint(node.output)]
     for index, node in enumerate(excluded):  # the quantiser knows nodes by their names, and not each has one

@@ -260,6 +260,27 @@ def test_unknown_kinds_and_files_are_refused_in_one_line(original, command, tmp_
     assert not (tmp_path / "x.onnx").exists()
 
 
+@pytest.mark.parametrize("dtype", ["double", "float16"])
+def test_half_precision_is_made_from_float32_alone(command, onnx_file, tmp_path, dtype):
+    """The converter leaves other dtypes as they are, and the variant was said to be in half precision."""
+    path = onnx_file(f"g ({dtype}[n, 4] x) => ({dtype}[n, 4] y) {{ y = Tanh (x) }}")
+    command("convert", path, "--to", "fp16", "-o", tmp_path / "x.onnx").assert_refused("made from float32")
+    assert not (tmp_path / "x.onnx").exists()
+
+
+def test_a_file_whose_tensors_are_inputs_too_is_calibrated(tmp_path):
+    model = onnx.parser.parse_model(
+        '<ir_version: 3, opset_import: ["": 13]> g (float[n, 4] x, float[4, 4] w) => (float[n, 4] y) { y = MatMul (x, w) }'
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    artifact = read_artifact(tmp_path / "m.onnx")
+    for kind, operator in (("int8-static", "QuantizeLinear"), ("int8-dynamic", "MatMulInteger")):
+        made = convert(artifact, kind, tmp_path / f"{kind}.onnx", calibration_of(read_signature(artifact), 1))
+        assert operator in [node.op_type for node in onnx.load(made.path).graph.node]
+        assert len(read_signature(made).contract.inputs) == 1
+
+
 def test_a_converter_that_fails_is_told_in_its_own_words(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"\x08\x0a")
     with pytest.raises(UsageError, match="cannot be converted to ort-fused: "):
@@ -286,3 +307,46 @@ def test_an_output_that_is_a_circle_of_links_is_replaced(command, onnx_file, tmp
     path = onnx_file("g (float[n, 4] x) => (float[n, 4] y) { y = Tanh (x) }")
     assert command("convert", path, "--to", "fp16", "-o", tmp_path / "out.onnx").code == 0
     assert not (tmp_path / "out.onnx").is_symlink()
+
+
+def with_weights_beside(path: Path, place: str) -> Path:
+    graph = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 18]> g (float[n, 4] x) => (float[n, 4] y) { y = Mul (x, w) }'
+    )
+    graph.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(4, dtype=np.float32), "w"))
+    (path.parent / place).parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(graph, path, save_as_external_data=True, location=place, size_threshold=0)
+    return path
+
+
+@pytest.mark.parametrize("place", ["w.bin", "sub/w.onnx"])
+def test_nothing_is_written_over_the_weights_of_the_file(command, tmp_path, place):
+    path = with_weights_beside(tmp_path / "m.onnx", place)
+    before = (tmp_path / place).read_bytes()
+    (tmp_path / "link.onnx").hardlink_to(tmp_path / place)
+    command("convert", path, "--to", "fp16", "-o", tmp_path / place).assert_refused(
+        "a part of the file itself"
+    )
+    command("convert", path, "--to", "fp16", "-o", tmp_path / "link.onnx").assert_refused(
+        "a part of the file"
+    )
+    assert (tmp_path / place).read_bytes() == before
+
+
+def test_no_file_loses_its_manifest_to_a_conversion(original, command, onnx_file, tmp_path):
+    """A manifest is named after its file without the ending, and so may be that of two."""
+    path, manifest = tmp_path / "m.onnx", tmp_path / "m.manifest.json"
+    path.write_bytes(original.path.read_bytes())
+    manifest.write_bytes(original.path.with_suffix(".manifest.json").read_bytes())
+    for name in ("m.half", "m.manifest.json", "m.ONNX", "m"):
+        command("convert", path, "--to", "fp16", "-o", tmp_path / name).assert_refused(
+            "a part of the file itself"
+        )
+    command("convert", path, "--to", "fp16", "-o", tmp_path / "other.half").assert_refused(".onnx")
+    bare = onnx_file("g (float[n, 4] x) => (float[n, 4] y) { y = Tanh (x) }", "bare.onnx")
+    command("convert", bare, "--to", "fp16", "-o", tmp_path / "m.half").assert_refused(
+        "does not end in .onnx"
+    )
+    command("convert", bare, "--to", "fp16", "-o", path).assert_refused("m.manifest.json is of another file")
+    assert read_artifact(path).manifest == original.manifest
+    assert path.read_bytes() == original.path.read_bytes()

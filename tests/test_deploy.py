@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import random
 import re
 import resource
@@ -36,13 +37,17 @@ from onnx_attest.export.checksums import LIST, TamperedError, digest_of, list_of
 from onnx_attest.export.convert import convert
 from onnx_attest.models.entry import resolve
 from onnx_attest.verify.api import verify
+from onnx_attest.verify.deploy import standalone as standalone_program
 from onnx_attest.verify.deploy.proof import NotProvenError
 from onnx_attest.verify.deploy.replay import replay
 from onnx_attest.verify.deploy.write import deploy
 from onnx_attest.verify.engine import Plan
+from onnx_attest.verify.gates import judge
 from onnx_attest.verify.journal.shard import Shard
-from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CellRecord, RunRecord, encode
+from onnx_attest.verify.oracle.bounded import Bounded
+from onnx_attest.verify.records import AnyRecord, ArtifactRecord, CellRecord, RunRecord, encode, read_records
 from onnx_attest.verify.runtimes.chromium import Chromium
+from onnx_attest.verify.runtimes.registry import select
 from onnx_attest.verify.runtimes.web_packages import folder as web_folder
 
 
@@ -117,8 +122,6 @@ def test_it_replays_where_it_is_right(bundle, runtime):
 
 def test_where_a_runtime_computes_in_fewer_bits_it_says_so_with_the_bits(bundle):
     pytest.importorskip("openvino", reason="openvino is not installed")
-    from onnx_attest.verify.runtimes.registry import select
-
     (runtime,) = select(("openvino:CPU,INFERENCE_PRECISION_HINT=bf16",))
     if not runtime.availability().usable:
         pytest.skip(runtime.availability().remark)
@@ -169,6 +172,177 @@ def test_a_failure_is_no_proof_known_or_not(tmp_path):
         forced.session()
     replayed = run_of(replay(forced.folder, ("onnx-reference",)))
     assert replayed.exit_code in (1, 3), "by force is never a pass"
+
+
+OPTIONS = {"session.set_denormal_as_zero": "1", "graph_optimization_level": "ORT_DISABLE_ALL"}
+
+
+def plain(tmp_path: Path, graph: str = "g (float[n, 4] x) => (float[n, 4] y) { y = Tanh (x) }") -> Artifact:
+    (tmp_path / "in").mkdir(exist_ok=True)
+    path = tmp_path / "in" / "m.onnx"
+    text = f'<ir_version: 10, opset_import: ["": 18]> {graph}'
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    return read_artifact(path)
+
+
+def opened_with(patch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Return what sessions are opened with from now on, as far as it is in OPTIONS."""
+    import onnxruntime
+
+    seen = []
+    real = onnxruntime.InferenceSession
+
+    def session(source: Any, chosen: Any, **more: Any) -> Any:
+        level = chosen.graph_optimization_level.name
+        denormal = chosen.get_session_config_entry("session.set_denormal_as_zero")
+        seen.append(dict(zip(OPTIONS, (denormal, level), strict=True)))
+        return real(source, chosen, **more)
+
+    patch.setattr(onnxruntime, "InferenceSession", session)
+    return seen
+
+
+def test_a_bundle_opens_with_the_session_options_of_its_records(tmp_path, monkeypatch, command):
+    """Not with those that a runtime of that name has by itself: with them it was not verified."""
+    artifact = plain(tmp_path)
+    options = [word for key, value in OPTIONS.items() for word in ("--session-option", f"{key}={value}")]
+    answer = command("verify", artifact.path, "--runtime", "ort-cpu", *options, "-o", tmp_path / "report")
+    assert answer.code == 0, answer.err
+    records = read_records(tmp_path / "report")
+    assert {one.runtime: one.session_options for one in records if isinstance(one, CellRecord)} == {
+        "ort-cpu": OPTIONS
+    }
+    made = deploy(artifact, records, tmp_path / "bundle")
+    assert [one.session_options for one in made.about.verified] == [OPTIONS]
+    assert "graph_optimization_level=ORT_DISABLE_ALL" in (made.folder / CARD).read_text()
+    seen = opened_with(monkeypatch)
+    made.session()
+    assert seen == [OPTIONS]
+    cells = [one for one in replay(made.folder) if isinstance(one, CellRecord)]
+    assert {one.verdict for one in cells} == {"passed"}
+    assert all(one.session_options == OPTIONS for one in cells)
+    done = standalone(made.folder)
+    assert done.returncode == 0, done
+    assert "opened as ort-cpu was" in done.stdout
+
+
+def test_options_that_are_not_the_same_everywhere_are_not_deployed(made, tmp_path):
+    artifact, records = made
+
+    def with_cells(**changes: Any) -> list[AnyRecord]:
+        first = next(one for one in records if isinstance(one, CellRecord) and one.runtime == "ort-cpu")
+        return [msgspec.structs.replace(one, **changes) if one is first else one for one in records]
+
+    for changes, said in (
+        ({"session_options": OPTIONS}, "other session options from case to case"),
+        (
+            {"session": {"custom_operators": "libmine.so"}},
+            "the operators of libmine.so, which no bundle holds",
+        ),
+    ):
+        with pytest.raises(NotProvenError, match=said):
+            deploy(artifact, with_cells(**changes), tmp_path / "bundle")
+    everywhere = [
+        msgspec.structs.replace(one, session_options={"profile_file_prefix": "/tmp/x"})
+        if isinstance(one, CellRecord)
+        else one
+        for one in records
+    ]
+    with pytest.raises(NotProvenError, match="profile_file_prefix, which names a file of that machine"):
+        deploy(artifact, everywhere, tmp_path / "bundle")
+
+
+def test_what_passed_in_fewer_bits_is_not_deployed_as_what_it_is_not(made, tmp_path):
+    artifact, records = made
+
+    def judged_as(name: str) -> list[AnyRecord]:
+        return [
+            msgspec.structs.replace(one, arithmetic=name)
+            if isinstance(one, CellRecord) and one.runtime == "ort-cpu"
+            else one
+            for one in records
+        ]
+
+    for name in ("bf16", "tf32"):
+        with pytest.raises(NotProvenError, match=f"ort-cpu passed as {name}, .* is for fp32, 24"):
+            deploy(artifact, judged_as(name), tmp_path / "bundle")
+    kept = deploy(artifact, judged_as("bf16"), tmp_path / "bundle", required=("onnx-reference",))
+    assert [one.runtime for one in kept.about.verified] == ["onnx-reference"]
+    with pytest.raises(UsageError, match="fp99"):
+        deploy(artifact, judged_as("fp99"), tmp_path / "other")
+
+
+def test_a_runtime_that_is_not_known_here_or_named_twice(made, tmp_path):
+    """Of another machine's configuration: it passed there, which the bundle says, and is not opened from Python."""
+    artifact, records = made
+    other = [
+        msgspec.structs.replace(one, runtime="mine")
+        if isinstance(one, CellRecord) and one.runtime == "onnx-reference"
+        else one
+        for one in records
+    ]
+    bundle = deploy(artifact, other, tmp_path / "bundle", required=("ort-cpu", "mine", "ort-cpu"))
+    assert [(one.runtime, one.provider) for one in bundle.about.verified] == [
+        ("ort-cpu", "CPUExecutionProvider"),
+        ("mine", ""),
+    ]
+    with pytest.raises(UsageError, match="verified on mine, and only sessions of ONNX Runtime are opened"):
+        bundle.session("mine")
+    replayed = [one for one in replay(bundle.folder) if isinstance(one, CellRecord)]
+    assert {(one.runtime, one.verdict) for one in replayed} == {("ort-cpu", "passed"), ("mine", "skipped")}
+    assert "unknown runtime mine" in next(one.reason for one in replayed if one.runtime == "mine")
+    with pytest.raises(UsageError, match="unknown runtime mine"):
+        replay(bundle.folder, required=("mine",))
+
+
+def test_codes_of_a_quantiser_keep_their_bounds(tmp_path):
+    """A number near the middle of two codes is either, as verify says; a replay without bounds failed what had passed."""
+    graph = (
+        "g (float[n, 64] x) => (uint8[n, 64] y, float s, uint8 z) "
+        "{ a = Tanh (x) y, s, z = DynamicQuantizeLinear (a) }"
+    )
+    artifact = plain(tmp_path, graph)
+    made = deploy(artifact, verify(artifact, runtimes=("ort-cpu",)).records, tmp_path / "bundle")
+    held = [np.load(made.folder / name / "reference.npz") for name in made.about.data]
+    assert any({"bound_0", "bound_2"} <= set(one) for one in held), "where a number is between two codes"
+    assert not any("deviation_0" in one for one in held)
+    assert run_of(replay(made.folder)).exit_code == 0
+    assert standalone(made.folder).returncode == 0
+    path = "test_data_set_0/reference.npz"
+    resealed(made.folder, path, packed({**held[0], "value_0": held[0]["value_0"] ^ 64}))
+    assert run_of(replay(made.folder)).exit_code == 1
+    assert standalone(made.folder).returncode == 1
+
+
+def test_a_file_that_changed_since_it_was_loaded_is_not_opened(copy):
+    bundle = load(copy)
+    bundle.session()
+    (copy / MODEL).write_bytes((copy / MODEL).read_bytes() + b"\0")
+    with pytest.raises(TamperedError, match=r"model\.onnx was changed since the bundle was loaded"):
+        bundle.session()
+    (copy / MODEL).unlink()
+    with pytest.raises(UsageError, match="No such file"):
+        bundle.session()
+
+
+def test_no_other_runtime_stands_in_for_one_that_is_asked_for(bundle):
+    """By force as well: a session on the CPU is none on a GPU."""
+    with pytest.raises(UsageError, match="does not say how a session on ort-cuda is opened"):
+        load(bundle).session("ort-cuda", allow_unverified=True)
+    assert load(bundle).session(allow_unverified=True)
+
+
+def test_sizes_that_only_another_runtime_passed_are_not_called_proven(made, tmp_path):
+    artifact, records = made
+    (first, *_) = [one for one in records if isinstance(one, CellRecord) and one.runtime == "onnx-reference"]
+    case = msgspec.structs.replace(first.case, axes={"seq_len": 77_777})
+    more = [
+        msgspec.structs.replace(first, runtime="onnx-reference", case=case),
+        msgspec.structs.replace(first, verdict="failed", reason="another row"),
+    ]
+    bundle = deploy(artifact, [*records, *more], tmp_path / "bundle")
+    assert [one.runtime for one in bundle.about.verified] == ["ort-cpu"]
+    assert "77777" not in (bundle.folder / CARD).read_text()
 
 
 def test_a_bundle_is_never_written_over(made, bundle):
@@ -334,6 +508,53 @@ def test_it_replays_itself_with_numpy_and_onnx_runtime_alone(bundle):
     assert "onnx_attest" not in program.replace("onnx-attest", "")
 
 
+EXAMPLES = Path(__file__).parent.parent / "examples"
+INF, NAN, LARGEST = float("inf"), float("nan"), float(np.finfo(np.float32).max)
+JUDGED = (
+    # what it gives, what it should be, with which bound, and whether it is right
+    (INF, INF, 0.0, True),
+    (-INF, INF, 0.0, False),
+    (INF, 1e60, 1e50, True),
+    (-INF, 1e60, 1e50, False),
+    (LARGEST, 1e60, 1e50, False),
+    (INF, LARGEST, 1e37, True),
+    (-INF, LARGEST, 1e37, False),
+    (LARGEST, LARGEST * 1.0000001, 1e37, True),
+    (NAN, NAN, NAN, True),
+    (1.0, NAN, NAN, False),
+    (NAN, 1.0, INF, False),
+    (NAN, 1e60, 1e60, False),
+    (-0.0, 0.0, 0.0, True),
+    (1.0, 1.5, 1.0, True),
+    (1.0, 2.5, 1.0, False),
+    (1.0, 1.0, 0.0, True),
+)
+
+
+@pytest.mark.parametrize(("given", "value", "bound", "right"), JUDGED)
+def test_both_replays_judge_an_element_alike(given, value, bound, right):
+    actual, exact, allowed = np.array([given], np.float32), np.array([value]), np.array([bound])
+    with np.errstate(invalid="ignore"):
+        judgement = judge({"y": actual}, {"y": Bounded(exact, allowed)}, {"y": actual.dtype})
+    assert (not judgement.findings) is right
+    wrong, _ = standalone_program.judge(np, actual, "float32", exact, allowed)
+    assert (not wrong) is right, wrong
+
+
+def test_the_page_judges_an_element_as_the_replays_do(tmp_path):
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    calls = ", ".join(f"ratioOf({g}, {v}, {b}, {LARGEST}) <= 1" for g, v, b, _ in JUDGED)
+    calls = calls.replace("inf", "Infinity").replace("nan", "NaN")
+    module = (EXAMPLES / "browser" / "bundle.mjs").as_uri()
+    (tmp_path / "t.mjs").write_text(
+        f'import {{ ratioOf }} from "{module}";\nconsole.log(JSON.stringify([{calls}]));'
+    )
+    done = subprocess.run([node, tmp_path / "t.mjs"], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [right for *_, right in JUDGED]
+
+
 def test_it_refuses_itself_when_changed_and_fails_when_the_file_is_another(copy):
     (copy / MODEL).write_bytes((copy / MODEL).read_bytes()[:-1])
     done = standalone(copy)
@@ -407,7 +628,11 @@ def edited(about: dict[str, Any], *changes: tuple[str, Any]) -> bytes:
         ([("data", ["/etc"])], "no set of test data"),
         ([("data", ["test_data_set_0/../../x"])], "no set of test data"),
         ([("data", ["test_data_set_99"])], "test_data_set_99"),
-        ([("verified.0.runtime", "no-such-runtime")], "no-such-runtime"),
+        ([("verified.0.session_options", {"optimized_model_filepath": "x"})], "a file of some machine"),
+        ([("verified.0.session_options", {"ep.context_file_path": "x"})], "a file of some machine"),
+        ([("verified.0.session_options", {"enable_profiling": "1"})], "a file of some machine"),
+        ([("verified.0.session_options", {"no_such": "1"})], "no 'no_such'"),
+        ([("verified.0.provider_options", {"cache_dir": "x"})], "a file of some machine"),
     ],
 )
 def test_a_manifest_that_deploy_does_not_write_is_refused(copy, command, changes, said):
@@ -541,6 +766,58 @@ def test_both_replays_refuse_a_list_that_is_a_link_and_empty_folders(copy, comma
     assert (done.returncode, done.stderr) == (2, f"replay: {LIST} is not there, or is no file\n")
 
 
+def run(program: list[Any], **variables: str) -> subprocess.CompletedProcess[str]:
+    given = {**os.environ, **variables}
+    return subprocess.run(program, capture_output=True, text=True, env=given, check=False)
+
+
+def test_the_bundle_s_own_program_reads_names_of_any_script_whatever_the_locale(tmp_path):
+    artifact = plain(tmp_path)
+    model = onnx.load(artifact.path)
+    model.graph.input[0].name = model.graph.node[0].input[0] = "größe→"
+    model.graph.output[0].name = model.graph.node[0].output[0] = "wörter\u2028"
+    onnx.save(model, artifact.path)
+    folder = deploy(read_artifact(artifact.path), [], tmp_path / "bundle", force=True).folder
+    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    resealed(folder, ABOUT, json.dumps({**about, "unverified": "größe→"}, ensure_ascii=False).encode())
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = run([sys.executable, folder / REPLAY], **ascii_only)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert "UNVERIFIED: gr\\xf6\xdfe".replace("\xdf", "\\xdf") in done.stdout
+    with np.load(folder / "test_data_set_0" / "reference.npz") as file:
+        held = dict(file)
+    resealed(folder, "test_data_set_0/reference.npz", packed({**held, "value_0": held["value_0"] + 1}))
+    failed = run([sys.executable, folder / REPLAY], **ascii_only)
+    assert failed.returncode == 1, failed
+    assert "test_data_set_0: failed: w\\xf6rter" in failed.stdout
+
+
+def test_what_lies_beside_the_bundle_s_own_program_is_found_and_not_run(copy):
+    for name in ("json", "argparse", "numpy"):
+        (copy / f"{name}.py").write_text("print('run')\nraise SystemExit(0)\n")
+    done = run([sys.executable, copy / REPLAY])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "argparse.py is not in SHA256SUMS" in done.stderr
+
+
+def test_folders_in_folders_without_end_are_refused_in_either_replay(copy, command):
+    path = copy
+    for _ in range(1100):  # as deep as a path may be long; more than Python calls functions in functions
+        path /= "d"
+        path.mkdir()
+    (path / "f").touch()
+    try:
+        command("replay", copy).assert_refused("is not in SHA256SUMS")
+        done = standalone(copy)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "is not in SHA256SUMS" in done.stderr
+    finally:  # what removes folders of tests calls itself
+        (path / "f").unlink()
+        while path != copy:
+            path.rmdir()
+            path = path.parent
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4"])
 def test_what_numpy_has_no_numbers_for_is_told(copy, dtype):
     about = json.loads((copy / ABOUT).read_text())
@@ -554,6 +831,7 @@ def test_nothing_is_written_into_a_bundle(copy, command, made, tmp_path):
     (tmp_path / "link").symlink_to(copy)
     inside = ("is inside of the bundle", "choose another place with -o")
     command("replay", copy, "--runtime", "ort-cpu", "-o", copy / "report").assert_refused(*inside)
+    command("replay", copy, "--runtime", "ort-cpu", "-o", copy).assert_refused(*inside)
     command("replay", copy, "--runtime", "ort-cpu", "-o", tmp_path / "link" / "a" / "report").assert_refused(
         *inside
     )
@@ -694,9 +972,6 @@ def test_the_card_of_a_conversion_says_what_it_cost(made, tmp_path):
 # The examples
 
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-
-
 def test_the_example_serves_a_bundle_and_refuses_a_changed_one(bundle, copy, tmp_path):
     with np.load(bundle / "test_data_set_1" / "reference.npz") as file:
         names = [one.name for one in load(bundle).about.inputs]
@@ -705,12 +980,12 @@ def test_the_example_serves_a_bundle_and_refuses_a_changed_one(bundle, copy, tmp
         )
         value = file["value_0"]
 
-    def serve(folder: Path) -> subprocess.CompletedProcess[str]:
+    def serve(folder: Path, inputs: str = "inputs.npz") -> subprocess.CompletedProcess[str]:
         program = [
             sys.executable,
             EXAMPLES / "serve_bundle.py",
             folder,
-            tmp_path / "inputs.npz",
+            tmp_path / inputs,
             tmp_path / "o.npz",
         ]
         return subprocess.run(program, capture_output=True, text=True, check=False)
@@ -720,6 +995,8 @@ def test_the_example_serves_a_bundle_and_refuses_a_changed_one(bundle, copy, tmp
     assert done.stdout.startswith(f"served {load(bundle).name[:12]} on CPUExecutionProvider")
     with np.load(tmp_path / "o.npz") as outputs:
         assert np.abs(outputs["output"] - value).max() < 1e-5
+    lacking = serve(bundle, "lacking.npz")
+    assert (lacking.returncode, lacking.stdout, lacking.stderr.count("\n")) == (1, "", 1)
     (copy / MODEL).write_bytes((copy / MODEL).read_bytes()[:-1])
     assert (serve(copy).returncode, serve(copy).stdout) == (1, "")
 

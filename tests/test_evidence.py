@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact
 from onnx_attest.verify import environment
-from onnx_attest.verify.evidence import publish, told
+from onnx_attest.verify.evidence import impersonal, publish, told
 from onnx_attest.verify.outcome import conclude
 from onnx_attest.verify.records import (
     AnyRecord,
@@ -142,6 +143,25 @@ def test_no_folder_and_no_host_of_the_machine_is_kept(tmp_path, monkeypatch):
     written = read_records(publish(tmp_path / "there.jsonl", tmp_path / "evidence"))
     (kept,) = (one for one in written if isinstance(one, CellRecord))
     assert kept.reason == "HOME/lib/x.so of HOST: cannot open; gpu-box-70 is another"
+
+
+@pytest.mark.parametrize("host", ["causal", "model", "cell", "float32", "ort-cuda"])
+def test_a_machine_may_be_called_what_records_have_in_them(tmp_path, monkeypatch, host):
+    """And its home, or the folder it works in, may be called what a node is."""
+    monkeypatch.setattr(platform, "node", lambda: host)
+    monkeypatch.setenv("HOME", "e")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", "/elsewhere")
+    given = [
+        machine(),
+        cell(reason=f"{host} says {tmp_path}/a and {tmp_path}b", worst_output=f"{tmp_path}/y"),
+    ]
+    read = msgspec.json.decode(impersonal(encode(given)).splitlines()[1], type=CellRecord)
+    assert msgspec.json.decode(impersonal(encode([machine(command=("--at", host))])))["command"] == [
+        "--at",
+        "HOST",
+    ]
+    assert read == msgspec.structs.replace(given[1], reason=f"HOST says HERE/a and {tmp_path}b")
 
 
 def test_gpus_are_named_with_their_driver(tmp_path, monkeypatch):

@@ -118,6 +118,8 @@ def test_a_file_of_other_bytes_is_not_served(verified):
         ('"exit_code":0', '"exit_code":3', "the run as a whole is passed"),
         ('"runtime_version":"', '"runtime_version":"0.', "verified on 0."),
         ('"kind":"run"', '"kind":"time"', "did not reach its end"),
+        ('"part":""', '"part":"shard 1/3"', "it is not the whole verification: shard 1/3"),
+        ('"session_options":{}', '"session_options":{"a.b":"1"}', "and none are set here"),
     ],
 )
 def test_a_report_that_is_not_good_news_serves_nothing(verified, tmp_path, old, new, said):
@@ -127,6 +129,28 @@ def test_a_report_that_is_not_good_news_serves_nothing(verified, tmp_path, old, 
     answer = deploy(verified, report=str(tmp_path))
     assert (answer.returncode, answer.stdout) == (1, "")
     assert said in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("serve_bundle", ()), ("serve_bundle", "abcd"), ("deploy", "abc"), ("cross_runtime", ())],
+)
+def test_a_program_called_in_another_way_says_how(tmp_path, name, words):
+    answer = process(tmp_path, EXAMPLES / f"{name}.py", *words)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert f"python {name}.py " in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_what_cannot_be_read_is_served_in_no_program(tmp_path):
+    for program in (
+        ("serve_bundle.py", "nowhere", "i.npz", "o.npz"),
+        ("deploy.py", "nowhere", "r", "i", "o"),
+    ):
+        answer = process(tmp_path, EXAMPLES / program[0], *program[1:])
+        assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (1, "", 1), answer
+        assert "not served: " in answer.stderr
+        assert "nowhere" in answer.stderr
 
 
 @pytest.mark.slow

@@ -487,6 +487,7 @@ def _record(
         "provider_used": placement.used,
         "nodes_by_provider": placement.nodes_by_provider,
         "session": placement.details,
+        "session_options": placement.session_options,
     }
     return cell_record(subject, who, case, verdict, reason, found, judgement)
 

@@ -13,6 +13,9 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.records import (
@@ -107,16 +110,42 @@ def _slug(name: str) -> str:
 
 def impersonal(data: bytes) -> bytes:
     """Return the records without what only their machine has: a runtime's reasons may name files."""
-    text = data.decode()
     folders = {
         str(Path.home()): "HOME",
         str(Path.cwd()): "HERE",
         sys.prefix: "ENVIRONMENT",
         tempfile.gettempdir(): "TMP",
     }
-    for folder, word in sorted(folders.items(), key=lambda item: -len(item[0])):
-        if folder.strip(os.sep):
-            text = text.replace(folder, word)
-    if (host := platform.node()) not in ("", "localhost"):
-        text = re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "HOST", text)
-    return text.encode()
+    patterns = [
+        (re.compile(rf"{re.escape(folder)}(?![\w-])"), word)  # /opt/a is no part of /opt/ab
+        for folder, word in sorted(folders.items(), key=lambda item: -len(item[0]))
+        if Path(folder).is_absolute() and folder.strip(os.sep)
+    ]
+    host = platform.node()
+    # A machine may be called what a model, a dtype or a runtime is: it is looked for among other words only.
+    named = re.compile(rf"(?<![\w-]){re.escape(host)}(?![\w-])") if host not in ("", "localhost") else None
+    lines = [msgspec.json.decode(line) for line in data.splitlines()]
+    return b"".join(msgspec.json.encode(_without(line, patterns, named)) + b"\n" for line in lines)
+
+
+_OF_THE_FILE = frozenset({"node", "softmax", "worst_output"})
+"""Fields that name what is in the file itself; torch's exporter names nodes like paths."""
+_OF_THE_MACHINE = frozenset({"command", "configuration", "variables"})
+"""Fields in which a machine's name may stand alone."""
+
+
+def _without(
+    value: Any, patterns: Sequence[tuple[re.Pattern[str], str]], host: re.Pattern[str] | None, field: str = ""
+) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: _without(held, patterns, host, field if field in _OF_THE_MACHINE else key)
+            for key, held in value.items()
+        }
+    if isinstance(value, list):
+        return [_without(held, patterns, host, field) for held in value]
+    if not isinstance(value, str) or field in _OF_THE_FILE:
+        return value
+    for folder, word in patterns:
+        value = folder.sub(word, value)
+    return host.sub("HOST", value) if host and (" " in value or field in _OF_THE_MACHINE) else value

@@ -125,6 +125,7 @@ class CellRecord(Record, tag="cell", frozen=True, kw_only=True):
         arithmetic: the profile that the bound was made for.
         known: the public issue, or `counter-example`, if a failure was expected; it does not count then.
         session: what else the runtime's session says of how it runs: precision, threads.
+        session_options: that the user chose for a session of ONNX Runtime.
         gates: for each gate its numbers; `proof` has max_err_over_tau, `noise` RMS z and the largest |z| with their
             limits, and how many rows of the outputs are unlike each other, `direction` the size of each fault looked
             for, its t, and the least size that is told. A gate that was not held has no entry.
@@ -151,6 +152,7 @@ class CellRecord(Record, tag="cell", frozen=True, kw_only=True):
     provider_used: tuple[str, ...] = ()
     nodes_by_provider: dict[str, int] = {}
     session: dict[str, str] = {}
+    session_options: dict[str, str] = {}
     gates: dict[str, dict[str, float | None]] = {}
     effective_bits: float | None = None
     ran_as: str | None = None

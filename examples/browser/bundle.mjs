@@ -65,6 +65,20 @@ function readList(text) {
   return found;
 }
 
+const LARGEST = { float16: 65504, float32: (2 - 2 ** -23) * 2 ** 127, float64: Number.MAX_VALUE };
+
+// How often one element is beyond its bound: 0 if it is what it should be, infinite if it is NaN or infinite and should not be.
+export function ratioOf(got, exact, limit, largest) {
+  const size = Math.abs(exact), stored = size > largest ? Math.sign(exact) * Infinity : exact;
+  if (Number.isFinite(exact) && !(limit >= 0)) return Infinity;
+  if (Object.is(got, stored) || got === stored) return 0;
+  // Within its bound of the largest number, rounding decides between that and an infinity of the same sign.
+  if (got === Math.sign(exact) * Infinity && Number.isFinite(exact) && size + limit > largest && size - limit <= largest) return 0;
+  if (!Number.isFinite(got) || !Number.isFinite(exact)) return Infinity;
+  const error = Math.abs(got - exact);
+  return error === 0 || limit === Infinity ? 0 : error / limit;
+}
+
 // Run one set; `wrong` is "" if every output is within its bound, `unbounded` counts the elements that have none.
 async function replayed(ort, session, about, held) {
   const inputs = Object.fromEntries(about.inputs.map(({ name }, index) => {
@@ -73,19 +87,20 @@ async function replayed(ort, session, about, held) {
   }));
   const outputs = await session.run(inputs);
   let wrong = "", worst = 0, unbounded = 0;
-  about.outputs.forEach(({ name }, index) => {
-    const value = held[`value_${index}`], bound = held[`bound_${index}`], { dims, data } = outputs[name];
-    if (String(dims) !== String(value.shape)) {
-      wrong ||= `${name} has the shape [${dims}], it should be [${value.shape}]`;
+  about.outputs.forEach(({ name, dtype }, index) => {
+    const value = held[`value_${index}`], bound = held[`bound_${index}`], { type, dims, data } = outputs[name];
+    if (type !== dtype || String(dims) !== String(value.shape)) {
+      wrong ||= `${name} is ${type} [${dims}], it should be ${dtype} [${value.shape}]`;
       return;
     }
     value.data.forEach((exact, place) => {
-      const error = Math.abs(Number(data[place]) - Number(exact)), limit = bound ? bound.data[place] : 0;
-      const same = Object.is(Number(data[place]), Number(exact)) || error === 0 || limit === Infinity;
-      const ratio = same ? 0 : error / limit;
+      const limit = bound ? bound.data[place] : 0, largest = LARGEST[dtype] ?? Infinity;
+      // Integers of 64 bits differ where their numbers do not.
+      const same = typeof exact !== "bigint" || bound || data[place] === exact;
+      const ratio = same ? ratioOf(Number(data[place]), Number(exact), limit, largest) : Infinity;
       unbounded += limit === Infinity && Number.isFinite(exact) ? 1 : 0;
-      if (!(ratio <= 1) || (Number.isFinite(exact) && !(limit >= 0))) wrong ||= `${name}, element ${place} is ${data[place]}, exact ${exact}`;
-      worst = Math.max(worst, Number.isNaN(ratio) ? Infinity : ratio);
+      if (!(ratio <= 1)) wrong ||= `${name}, element ${place} is ${data[place]}, exact ${exact}`;
+      worst = Math.max(worst, ratio);
     });
   });
   return { wrong, worst, unbounded };

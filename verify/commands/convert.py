@@ -29,22 +29,22 @@ def convert(
 
     from onnx_attest.errors import UsageError
     from onnx_attest.export.artifact import read_artifact
-    from onnx_attest.export.convert import CALIBRATED, EXPORTED, export_anew
+    from onnx_attest.export.convert import CALIBRATED, EXPORTED, export_anew, refuse_place
     from onnx_attest.export.convert import convert as make
     from onnx_attest.models.entry import resolve
     from onnx_attest.verify.conversion.cost import calibration_of, costs, table
     from onnx_attest.verify.conversion.masked import masked
-    from onnx_attest.verify.paths import is_same
     from onnx_attest.verify.signature import read_signature
 
     artifact = read_artifact(file)
-    if is_same(output, file):
-        raise UsageError(f"{output} is the file itself; name another one with -o")
+    refuse_place(artifact, output)
     if to in EXPORTED and against is None:
         raise UsageError(
             f"{to} is exported anew from the module, since no converter here writes it: name the module with --against"
         )
     original = read_signature(artifact)
+    if to.startswith("fp16") and original.floating.name != "float32":
+        raise UsageError(f"{file} is in {original.floating.name}, and {to} is made from float32")
     with console.progress() as step:
         step(f"converting to {to}")
         if to in EXPORTED and against is not None:

@@ -39,7 +39,7 @@ def card(about: About, records: Iterable[AnyRecord], costs: Sequence[Cost] = ())
         to_markdown(fill("Outputs", _TENSORS, about.outputs)),
         f"Rows: {_EMPTY[about.empty_rows]}.",
         to_markdown(fill("Verified on", _RUNTIMES, about.verified, _NOTE)) if about.verified else "",
-        _sizes(of_kind(records, CellRecord)),
+        _sizes([one for one in of_kind(records, CellRecord) if one.runtime in names]),
         _conversion(about, costs),
         _limits([one for one in of_kind(records, HeadroomRecord) if one.runtime in names]),
         _findings([one for one in of_kind(records, FindingRecord) if one.runtime in ("", *names)]),
@@ -126,6 +126,10 @@ _TENSORS: tuple[Column[Tensor], ...] = (
 _RUNTIMES: tuple[Column[Verified], ...] = (
     Column("runtime", "by its name in onnx-attest", lambda one: one.runtime),
     Column("version", "of it", lambda one: one.version),
+    Column(
+        "session options", "that it was opened with",
+        lambda one: ", ".join(f"{key}={value}" for key, value in one.session_options.items()) or "none",
+    ),
     Column("cells", "that passed", lambda one: str(one.cells)),
     Column(
         "least effective bits", "of all cells",

@@ -6,6 +6,8 @@ from collections.abc import Callable, Container, Iterable, Sequence
 
 from onnx_attest.errors import UsageError
 from onnx_attest.export.bundle import Verified
+from onnx_attest.export.session_options import of_files
+from onnx_attest.verify.arithmetic import profile
 from onnx_attest.verify.blame import EXPORTER
 from onnx_attest.verify.outcome import elsewhere
 from onnx_attest.verify.records import (
@@ -20,6 +22,7 @@ from onnx_attest.verify.records import (
     RunRecord,
     StabilityRecord,
 )
+from onnx_attest.verify.runtimes.onnxruntime import CUSTOM_OPERATORS
 
 Judged = CellRecord | StabilityRecord | HeadroomRecord | RelationRecord
 
@@ -50,6 +53,7 @@ def proven(
     sha256: str,
     records: Iterable[AnyRecord],
     required: Sequence[str],
+    arithmetic: str,
     described: Callable[[str], dict[str, object]],
 ) -> list[Verified]:
     """Return the runtimes that the file of a digest passed on, those that are required first.
@@ -58,7 +62,10 @@ def proven(
         sha256: of the file.
         records: of its verification.
         required: runtimes without which it is not proven.
+        arithmetic: that the bundle's bounds are for; a runtime that passed in fewer bits passes them nowhere.
         described: gives what else a bundle says of a runtime: its provider and options.
+
+    Their session options are those that the records were made with, whatever a runtime of that name has here.
 
     Raises:
         NotProvenError: no record of these bytes, the run did not come to its end, the file itself or the exporter failed,
@@ -80,7 +87,7 @@ def proven(
     if wrong := _why_not(EXPORTER, judged):
         raise NotProvenError(f"the exporter {wrong}")
     names = [
-        *required,
+        *dict.fromkeys(required),
         *dict.fromkeys(one.runtime for one in judged if one.runtime not in (EXPORTER, *required)),
     ]
     found = []
@@ -88,6 +95,7 @@ def proven(
         cells = [one for one in judged if isinstance(one, CellRecord) and one.runtime == name]
         passed = [one for one in cells if one.verdict == "passed"]
         why = _why_not(name, judged) or ("" if passed else _absent(cells)) or _elsewhere(name, mine)
+        why = why or _in_fewer_bits(passed, arithmetic) or _why_not_again(passed)
         if why and name in required:
             raise NotProvenError(f"{name} {why}")
         if why:
@@ -99,7 +107,7 @@ def proven(
                 version=", ".join(dict.fromkeys(one.runtime_version for one in passed)),
                 cells=len(passed),
                 effective_bits=min(bits, default=None),
-                **described(name),  # type: ignore[arg-type]
+                **described(name) | {"session_options": passed[0].session_options},  # type: ignore[arg-type]
             )
         )
     if not found:
@@ -126,6 +134,26 @@ def _why_not(name: str, judged: Sequence[Judged]) -> str:
         idle = isinstance(one, RelationRecord) and not one.counts
         if one.runtime == name and one.verdict in ("failed", "errored") and not idle:
             return f"{one.verdict} on {one.case.id if one.case else 'all cases'}: {one.reason}"
+    return ""
+
+
+def _in_fewer_bits(passed: Sequence[CellRecord], arithmetic: str) -> str:
+    """Return in which arithmetic a runtime was looked at, if that has fewer bits than what the file is bundled for."""
+    wanted = profile(arithmetic)
+    for name in dict.fromkeys(one.arithmetic for one in passed):
+        if profile(name).bits < wanted.bits:
+            return f"passed as {name}, {profile(name).bits} bits, and a bundle of this file is for {arithmetic}, {wanted.bits}"
+    return ""
+
+
+def _why_not_again(passed: Sequence[CellRecord]) -> str:
+    """Return why nobody else can open the session that these passed in."""
+    if any(one.session_options != passed[0].session_options for one in passed):
+        return "passed with other session options from case to case: verify it with those that it is to have"
+    if strange := of_files(passed[0].session_options):
+        return f"passed with {strange[0]}, which names a file of that machine, and no bundle does"
+    if libraries := passed[0].session.get(CUSTOM_OPERATORS):
+        return f"passed with the operators of {libraries}, which no bundle holds"
     return ""
 
 

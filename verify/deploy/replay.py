@@ -33,8 +33,9 @@ from onnx_attest.verify.records import (
     finite,
 )
 from onnx_attest.verify.runtimes.base import Runtime, Session, Tensors, UnavailableError
+from onnx_attest.verify.runtimes.broken import BrokenRuntime
 from onnx_attest.verify.runtimes.isolated import isolate, processes_of
-from onnx_attest.verify.runtimes.registry import reference_of, select
+from onnx_attest.verify.runtimes.registry import reference_of, select, with_session
 from onnx_attest.verify.verdicts import exit_code
 
 
@@ -64,10 +65,8 @@ def replay(
     bundle = load(folder)
     _refuse_unknown(bundle)
     sets = [(name, *_read(bundle, name)) for name in bundle.about.data]
-    names = dict.fromkeys(
-        [*(runtimes or [one.runtime for one in bundle.about.verified] or ["ort-cpu"]), *required]
-    )
-    chosen = isolate(select(tuple(names)))
+    asked = select(tuple(dict.fromkeys((*runtimes, *required)))) if runtimes or required else ()
+    chosen = isolate(_as_verified(asked if runtimes else (*_of(bundle, asked), *asked), bundle))
     with processes_of(chosen):
         records: list[AnyRecord] = [environment(chosen, command_line())]
         for runtime in chosen:
@@ -79,6 +78,24 @@ def replay(
         records.append(_finding_record(bundle, finding("OA811", bundle.about.unverified), ""))
     end = conclude(records, required=required, duration_s=time.monotonic() - started)
     return [*records, *(_unproven(one, bundle.about.unverified) for one in end)]
+
+
+def _of(bundle: Bundle, asked: Sequence[Runtime]) -> Iterator[Runtime]:
+    """Yield the runtimes that a bundle was verified on, but for those that are asked for besides."""
+    names = [one.runtime for one in bundle.about.verified] or ["ort-cpu"]
+    for name in dict.fromkeys(names):
+        try:
+            (runtime,) = select((name,))
+        except UsageError as error:  # the configuration that has it is on another machine; it is told, like one that is absent
+            runtime = BrokenRuntime(name, str(error).partition(";")[0])
+        if runtime.name not in {one.name for one in asked}:
+            yield runtime
+
+
+def _as_verified(runtimes: Sequence[Runtime], bundle: Bundle) -> tuple[Runtime, ...]:
+    """Return the runtimes with the session options that the bundle's file was verified with on them."""
+    options = {one.runtime: one.session_options for one in bundle.about.verified}
+    return tuple(one for each in runtimes for one in with_session((each,), options.get(each.name, {}), ()))
 
 
 def _refuse_unknown(bundle: Bundle) -> None:
@@ -199,6 +216,7 @@ def _judged(
         provider_used=session.placement.used,
         nodes_by_provider=session.placement.nodes_by_provider,
         session=session.placement.details,
+        session_options=session.placement.session_options,
         findings=tuple(dict.fromkeys(item.code for item in found)),
     )
     yield from (_finding_record(bundle, item, runtime.name, case.id) for item in found)

@@ -11,18 +11,24 @@ bound.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+    sys.path.pop(0)  # this folder, where somebody may have put a json.py: it is to be found, not to be run
+
 import argparse
 import hashlib
 import json
 import math
 import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 CALLS = 5
 """Of each set, for the time that one takes."""
+FILES = re.compile(r"file|path|folder|dir(?![a-z])|profil")
+"""In the names of options by which ONNX Runtime reads or writes files."""
 LINE = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9_+-][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_+-][A-Za-z0-9._+-]*)*)")
 
 
@@ -54,12 +60,16 @@ def check_digests(folder: Path) -> str:
     digests = {line[2]: line[1] for line in lines}
     if list(digests) != sorted(digests) or len(digests) != len(lines):
         raise RefusedError("SHA256SUMS is not in order, or has a file twice")
-    there = set()
-    for path in folder.rglob("*"):
-        if path.is_symlink() or not path.is_dir():
-            there.add(path.relative_to(folder).as_posix())
-        elif not any(path.iterdir()):
-            raise RefusedError(f"{path.relative_to(folder).as_posix()} is an empty folder")
+    there, left = set(), [folder]
+    while left:
+        at = left.pop()
+        held = list(at.iterdir())
+        if not held:
+            raise RefusedError(f"{at.relative_to(folder).as_posix()} is an empty folder")
+        left += [path for path in held if path.is_dir() and not path.is_symlink()]
+        there |= {
+            path.relative_to(folder).as_posix() for path in held if path.is_symlink() or not path.is_dir()
+        }
     for path in sorted(there ^ {*digests, "SHA256SUMS"}):
         raise RefusedError(
             f"{path} is {'not in SHA256SUMS' if path in there else 'in SHA256SUMS and not there'}"
@@ -78,18 +88,22 @@ def judge(np: Any, actual: Any, dtype: str, value: Any, bound: Any) -> tuple[str
     if bound is None:
         wrong = int((actual != value).sum())
         return (f"{wrong} of {actual.size} differ" if wrong else ""), float(bool(wrong))
-    y = actual.astype(np.float64)
-    limit = float(np.finfo(actual.dtype).max)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        stored = np.where(np.abs(value) > limit, np.copysign(np.inf, value), value)
-        close = np.isfinite(value) & (np.abs(value) + bound > limit)  # rounding decides which side
-        same = (np.isnan(y) == np.isnan(stored)) & ((np.isinf(y) == np.isinf(stored)) | close)
+    y, value = actual.astype(np.float64), value.astype(np.float64)
+    largest = float(np.finfo(actual.dtype).max) if actual.dtype.kind == "f" else math.inf
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        size = np.abs(value)
+        stored = np.where(size > largest, np.copysign(np.inf, value), value)
+        # Within its bound of the largest number, rounding decides between that and an infinity of the same sign.
+        either = np.isfinite(value) & (size + bound > largest) & (size - bound <= largest)
+        misplaced = np.isnan(y) != np.isnan(stored)
+        misplaced |= (np.isposinf(y) != np.isposinf(stored)) & ~(either & (value > 0))
+        misplaced |= (np.isneginf(y) != np.isneginf(stored)) & ~(either & (value < 0))
         finite = np.isfinite(y) & np.isfinite(value)
         error = np.where(finite, np.abs(y - value), 0.0)
         ratio = np.where((error == 0) | ~np.isfinite(bound), 0.0, error / bound)
-    if not same.all():
+    if misplaced.any():
         return (
-            f"NaN or infinity in {int((~same).sum())} of {same.size} places where there should be none, or none where there should",
+            f"NaN or infinity in {int(misplaced.sum())} of {misplaced.size} places where there should be none, or none where there should",
             math.inf,
         )
     worst = float(ratio.max(initial=0.0))
@@ -126,8 +140,34 @@ def all_bounded(np: Any, held: Any) -> bool:
     )
 
 
+def opened_with(onnxruntime: Any, known: Any) -> tuple[Any, dict[str, str]]:
+    """Return the options of a session and of its provider that were verified, ONNX Runtime's own if none were."""
+    options = onnxruntime.SessionOptions()
+    if known is None:
+        return options, {}
+    for key, value in known["session_options"].items():
+        now: Any = None if "." in key else getattr(options, key)
+        if FILES.search(key):
+            raise ValueError(f"it was verified with {key}, a file of some machine")
+        if "." in key:
+            options.add_session_config_entry(key, value)
+        elif isinstance(now, bool):
+            setattr(options, key, value.lower() in ("1", "true"))
+        else:
+            kind = type(now)
+            setattr(options, key, kind.__members__[value] if hasattr(kind, "__members__") else kind(value))
+    if not known["optimised"]:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if strange := [key for key in known["provider_options"] if FILES.search(key)]:
+        raise ValueError(f"it was verified with {strange[0]}, a file of some machine")
+    return options, known["provider_options"]
+
+
 def main() -> int:
     """Check and run."""
+    for stream in (sys.stdout, sys.stderr):  # names of tensors are any text, terminals are not
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -155,7 +195,7 @@ def main() -> int:
 
 def replay(np: Any, onnxruntime: Any, folder: Path, provider: str) -> int:
     """Run the sets, and return the exit code."""
-    about = json.loads((folder / "bundle.json").read_text())
+    about = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
     known_as = digest_of(folder / "model.onnx")
     if about["weights"]:
         lines = [f"{digest_of(folder / name)}  {name}\n" for name in sorted(about["weights"])]
@@ -170,9 +210,11 @@ def replay(np: Any, onnxruntime: Any, folder: Path, provider: str) -> int:
         if not hasattr(np, one["dtype"]) and one["dtype"] not in ("bool", "str"):
             print(f"replay: NumPy has no {one['dtype']}; use onnx-attest replay", file=sys.stderr)
             return 2
+    known = next((one for one in about["verified"] if one["provider"] == provider), None)
+    options, provider_options = opened_with(onnxruntime, known)
     try:
         session = onnxruntime.InferenceSession(
-            str(folder / "model.onnx"), providers=[provider], enable_fallback=0
+            str(folder / "model.onnx"), options, providers=[(provider, provider_options)], enable_fallback=0
         )
     except Exception as error:  # noqa: BLE001 - in its own words
         print(f"replay: ONNX Runtime does not open it: {' '.join(str(error).split())}", file=sys.stderr)
@@ -181,6 +223,7 @@ def replay(np: Any, onnxruntime: Any, folder: Path, provider: str) -> int:
         print(f"replay: asked for {provider}, got {', '.join(session.get_providers())}", file=sys.stderr)
         return 1
     print(f"ONNX Runtime {onnxruntime.__version__} on {', '.join(session.get_providers())}")
+    print("opened with its own options" if known is None else f"opened as {known['runtime']} was")
     names = [one["name"] for one in about["outputs"]]
     failed, unbounded, taken = False, False, []
     for name in about["data"]:

@@ -105,9 +105,9 @@ def files_of(made: TestSet, dtypes: Mapping[str, np.dtype[Any]], arithmetic: str
         with np.errstate(over="ignore"):
             files[f"output_{index}.pb"] = _tensor(name, bounded.value.astype(dtypes[name]))
         arrays[f"value_{index}"] = bounded.value
-        if bounded.is_float:
+        if bounded.is_float or bounded.error is not None:  # codes of a quantiser have one too
             arrays[f"bound_{index}"] = np.broadcast_to(bounded.errors(), bounded.value.shape)
-            if made.limits is not None:
+            if made.limits is not None and bounded.is_float:
                 deviation = np.sqrt(bounded.variances())
                 arrays[f"deviation_{index}"] = np.broadcast_to(deviation, bounded.value.shape)
     if made.limits is not None:

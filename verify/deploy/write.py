@@ -36,7 +36,7 @@ from onnx_attest.verify.evidence import impersonal
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
 from onnx_attest.verify.records import AnyRecord, encode
 from onnx_attest.verify.runtimes.onnxruntime import OrtRuntime
-from onnx_attest.verify.runtimes.registry import select
+from onnx_attest.verify.runtimes.registry import adapter_of, select
 from onnx_attest.verify.signature import Signature, read_signature
 
 _OURS = (ABOUT, CARD, LIST, RECORDS, REPLAY)
@@ -76,14 +76,15 @@ def deploy(
             f"{folder} is there already; a bundle is never changed: choose another folder with -o"
         )
     refuse_within(folder)
+    signature = read_signature(artifact)
     try:
-        verified, unverified = proven(artifact.sha256, records, required, _described), ""
+        verified = proven(artifact.sha256, records, required, declared(signature), _described)
+        unverified = ""
     except NotProvenError as error:
         if not force:
             raise
         verified, unverified = [], str(error)
     on_step("evaluating the test data")
-    signature = read_signature(artifact)
     built = _built(artifact, signature, list(records), verified, unverified, seed, original)
     on_step("writing the bundle")
     try:
@@ -116,14 +117,17 @@ def _read_again(folder: Path, artifact: Artifact) -> Bundle:
 
 
 def _described(name: str) -> dict[str, object]:
-    """Return the provider and options of a runtime, if it is ONNX Runtime."""
-    (runtime,) = select((name,))
+    """Return the provider and its options of a runtime, if it is ONNX Runtime; {} if it is not known here."""
+    try:
+        (runtime,) = select((name,))
+    except UsageError:  # one of another machine's configuration: its records say all the same that it passed
+        return {}
+    runtime = adapter_of(runtime)
     if not isinstance(runtime, OrtRuntime) or runtime.library:
         return {}
     return {
         "provider": runtime.provider,
         "provider_options": dict(runtime.provider_options),
-        "session_options": dict(runtime.session_options),
         "optimised": runtime.optimise,
     }
 

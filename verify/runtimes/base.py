@@ -76,6 +76,7 @@ class Placement:
     Attributes:
         fallen: nodes that compute floating-point numbers on another provider than asked.
         details: what else the session says of how it runs, that its caller did not choose: the precision, threads.
+        session_options: of ONNX Runtime's session, which its caller chose.
     """
 
     requested: tuple[str, ...] = ()
@@ -83,6 +84,7 @@ class Placement:
     nodes_by_provider: dict[str, int] = field(default_factory=dict)
     fallen: tuple[str, ...] = ()
     details: dict[str, str] = field(default_factory=dict)
+    session_options: dict[str, str] = field(default_factory=dict)
 
     def elsewhere(self) -> str:
         """Return how many nodes run on another provider than asked, "" if none is known to."""

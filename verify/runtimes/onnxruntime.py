@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnx_attest.errors import UsageError
+from onnx_attest.export.session_options import set_option
 from onnx_attest.verify.arithmetic import OF_DTYPE
 from onnx_attest.verify.runtimes.base import (
     Availability,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
+CUSTOM_OPERATORS = "custom_operators"
+"""In the details of a placement: the libraries of operators that its session was opened with."""
 _HOST = "cpu"
 """The device of ONNX Runtime whose memory is the host's."""
 _INSTALL = "onnx-attest[cpu] or onnx-attest[cuda], not both"
@@ -122,12 +125,17 @@ class OrtRuntime:
         if self.provider == _CUDA:
             _refuse_bfloat16(session)
         placement = placement_of(session, self.provider, lambda: ModelFile.of(artifact, model))
+        placement = replace(placement, details=self._libraries(), session_options=dict(self.session_options))
         refuse_fallback(placement, self.provider)
         if self.provider == _CUDA and placement.elsewhere():
             placement = with_copies(
                 placement, lambda folder: self.rewritten(artifact, folder, threads=threads)
             )
         return OrtSession(session, placement, device="cuda" if self.provider == _CUDA else _HOST)
+
+    def _libraries(self) -> dict[str, str]:
+        names = ", ".join(Path(library).name for library in self.custom_operators)
+        return {CUSTOM_OPERATORS: names} if names else {}
 
     def _session(self, source: str | bytes, options: ort.SessionOptions) -> ort.InferenceSession:
         """Return a session on the provider; ORT gives one on the CPU, without an exception, if that does not start."""
@@ -230,29 +238,6 @@ def provider(reference: str) -> OrtRuntime:
     return OrtRuntime(shown, name, options, library=library, reference=reference)
 
 
-def set_option(options: ort.SessionOptions, key: str, value: str) -> None:
-    """Set a property of SessionOptions by its Python name, or a configuration entry by its dotted one.
-
-    Raises:
-        UsageError: no such property, or a value that it does not take.
-    """
-    import onnxruntime
-
-    if "." in key:
-        options.add_session_config_entry(key, value)
-        return
-    names = [name for name in dir(options) if not name.startswith(("_", "add_", "get_", "register_"))]
-    if key not in names:
-        raise UsageError(
-            f"--session-option: ONNX Runtime has no {key!r}; there are {', '.join(names)}, and dotted ones"
-        )
-    now = getattr(options, key)
-    try:
-        setattr(options, key, _as_the_same_kind(onnxruntime, now, value))
-    except (TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"--session-option {key}={value}: {' '.join(str(error).split())}") from error
-
-
 def refuse_unknown_options(options: Mapping[str, str]) -> None:
     """Refuse what no session takes, before one is opened; without ONNX Runtime there is nobody to ask.
 
@@ -266,22 +251,6 @@ def refuse_unknown_options(options: Mapping[str, str]) -> None:
     trial = onnxruntime.SessionOptions()
     for key, value in options.items():
         set_option(trial, key, value)
-
-
-def _as_the_same_kind(onnxruntime: Any, now: Any, value: str) -> Any:
-    """Return a text as what a property holds: a boolean, a number, one of an enumeration, or text."""
-    if isinstance(now, bool):
-        if value.lower() not in ("0", "1", "true", "false"):
-            raise ValueError("give true or false")
-        return value.lower() in ("1", "true")
-    if isinstance(now, int) and not hasattr(now, "name"):
-        return int(value)
-    if hasattr(now, "name"):  # an enumeration of pybind11
-        members = type(now).__members__
-        if value not in members:
-            raise ValueError(f"give one of {', '.join(members)}")
-        return members[value]
-    return value
 
 
 class OrtSession:

@@ -141,7 +141,7 @@ def with_session(
     """
     if not options and not libraries:
         return tuple(runtimes)
-    if not any(isinstance(_adapter(runtime), OrtRuntime) for runtime in runtimes):
+    if not any(isinstance(adapter_of(runtime), OrtRuntime) for runtime in runtimes):
         raise UsageError(
             "--session-option and --custom-ops are ONNX Runtime's; none of the runtimes named is"
         )
@@ -151,12 +151,13 @@ def with_session(
     return tuple(_with_session(runtime, options, libraries) for runtime in runtimes)
 
 
-def _adapter(runtime: Runtime) -> Runtime:
+def adapter_of(runtime: Runtime) -> Runtime:
+    """Return the runtime itself, without the process that it may have."""
     return runtime.runtime if isinstance(runtime, Isolated) else runtime
 
 
 def _with_session(runtime: Runtime, options: Mapping[str, str], libraries: Sequence[str]) -> Runtime:
-    adapter = _adapter(runtime)
+    adapter = adapter_of(runtime)
     if not isinstance(adapter, OrtRuntime):
         return runtime
     changed = replace(
