@@ -199,6 +199,40 @@ def test_sizes_that_lie(tmp_path, command, reader, kind):
         command("verify", path, *REFERENCE).assert_refused()
 
 
+def test_a_function_that_computes_no_output(command, tmp_path):
+    """ONNX's checker lets it pass."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 18, "own": 1]> g (float[n, 4] x) => (float[n, 4] y) { y = own.f (x) }'
+        '<domain: "own", opset_import: ["": 18]> f (a) => (b) { c = Add (a, a) }'
+    )
+    answer = command("verify", written(tmp_path / "m.onnx", model.SerializeToString()), *REFERENCE)
+    assert answer.code in (1, 3)
+    assert "no node computes the output" in answer.out
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_name_anywhere_that_is_no_text(tmp_path, reader):
+    data = seed("layers").SerializeToString()
+    (name,) = {seed("layers").graph.name}
+    assert data.count(name.encode()) == 1
+    refused(
+        written(tmp_path / "m.onnx", data.replace(name.encode(), b"\x8e" * len(name))), reader, "is not text"
+    )
+
+
+MASKED = (
+    "g (float[batch, n, 4] x, bool[batch, n, m] mask) => (float[batch, n, 4] y) <float hidden = {-inf}> {"
+    "k = Transpose <perm = [0, 2, 1]> (x) s = MatMul (x, k) t = Where (mask, s, hidden) p = Softmax <axis = -1> (t) "
+    "y = MatMul (p, x) }"
+)
+
+
+def test_a_mask_of_other_keys_than_there_are(command, tmp_path):
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> {MASKED}')
+    path = written(tmp_path / "m.onnx", model.SerializeToString())
+    assert command("verify", path, *REFERENCE, "--time-budget", "0.2").code in (0, 3)
+
+
 # --- data beside the file -----------------------------------------------------------------------------------------
 
 

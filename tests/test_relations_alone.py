@@ -15,11 +15,12 @@ import pytest
 
 from onnx_attest.export import export_entry
 from onnx_attest.models import resolve
+from onnx_attest.models.contract import TensorSpec
 from onnx_attest.verify import verify
 from onnx_attest.verify.engine import Plan, verify_artifact
 from onnx_attest.verify.expected import Expected
 from onnx_attest.verify.metamorphic.document import markdown
-from onnx_attest.verify.metamorphic.layout import is_bare, layout_of
+from onnx_attest.verify.metamorphic.layout import Layout, is_bare, layout_of
 from onnx_attest.verify.metamorphic.relation import ABOUT
 from onnx_attest.verify.metamorphic.structure import structure_of
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
@@ -230,6 +231,12 @@ def test_the_layouts_of_the_catalogue():
     wanted = {"sdpa": "bare", "mha": "self", "cross": "cross", "cached": "cached", "torch-sdpa-gqa": "bare"}
     empty = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], []))
     assert {name: layout_of(resolve(name).contract, empty).form for name in wanted} == wanted
+
+
+def test_an_output_without_axes_counts_no_keys():
+    outputs = (TensorSpec("p", ("batch", "n", "n"), role="output"), TensorSpec("sum", (), role="output"))
+    contract = msgspec.structs.replace(resolve("sdpa").contract, outputs=outputs)
+    assert Layout(contract, "self", "batch", "n", "n").weights() == {"p"}
 
 
 def test_the_relations_are_documented_in_the_order_of_the_records(files):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, Got
 from onnx_attest.export.observe import dtypes_of, observe
+from onnx_attest.export.text import garbled
 from onnx_attest.models.contract import DTYPES, Contract, TensorSpec, guess_input
 from onnx_attest.verify import guard
 from onnx_attest.verify.finder.calls import refuse_endless
@@ -92,7 +93,18 @@ def _contract(artifact: Artifact, model: onnx.ModelProto, got: Got, kinds: dict[
         if manifest is not None and manifest.sha256 == artifact.sha256:
             _refuse_other_dtypes(artifact.path, manifest.contract, kinds)
         return _guess_contract(artifact.path, model, got, kinds)
-    return _completed(manifest.contract, model)
+    return _completed(_of_file(manifest.contract, got, kinds), model)
+
+
+def _of_file(contract: Contract, got: Got, kinds: dict[str, str]) -> Contract:
+    """Return a contract with the outputs that the file has: that it lost one is said elsewhere (OA104)."""
+    known = {spec.name: spec for spec in contract.outputs}
+    fitting = [name in known and len(known[name].axes) == len(got.axes[name]) for name in got.outputs]
+    outputs = tuple(
+        known[name] if fits else _guessed_output(name, got, kinds)
+        for name, fits in zip(got.outputs, fitting, strict=True)
+    )
+    return msgspec.structs.replace(contract, outputs=outputs)
 
 
 def _completed(contract: Contract, model: onnx.ModelProto) -> Contract:
@@ -161,8 +173,8 @@ def _load(path: Path) -> tuple[onnx.ModelProto, bool]:
         raise UsageError(f"{hint}: {_first_line(error)}; export it again") from error
     if not model.graph.output:
         raise UsageError(f"{hint}: its graph has no output; was it truncated, or is it another format?")
-    if garbled := [name for name in _names(model.graph) if not isinstance(name, str)]:
-        raise UsageError(f"{hint}: the name {garbled[0]!r} is not text; was it damaged? Export it again")
+    if (name := garbled(model)) is not None:
+        raise UsageError(f"{hint}: the name {name!r} is not text; was it damaged? Export it again")
     return model, as_in_file
 
 
@@ -177,15 +189,8 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].removesuffix(".")
 
 
-def _names(graph: onnx.GraphProto) -> Iterator[object]:
-    """Yield the names that are looked up or reported. Protobuf gives bytes where they are not UTF-8."""
-    for value in (*graph.input, *graph.output):
-        yield value.name
-        yield from (axis.dim_param for axis in value.type.tensor_type.shape.dim)
-    for node in graph.node:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        yield from (attribute.name for attribute in node.attribute)
-    yield from (tensor.name for tensor in graph.initializer)
+def _guessed_output(name: str, got: Got, kinds: dict[str, str]) -> TensorSpec:
+    return TensorSpec(name, _named(name, got), kinds[name], "output")
 
 
 def _guess_contract(path: Path, model: onnx.ModelProto, got: Got, kinds: dict[str, str]) -> Contract:
@@ -204,7 +209,7 @@ def _guess_contract(path: Path, model: onnx.ModelProto, got: Got, kinds: dict[st
         guess_input(name, _named_input(name, got, kinds), kinds[name], **vars(uses.of(name)))
         for name in got.inputs
     )
-    outputs = tuple(TensorSpec(name, _named(name, got), kinds[name], "output") for name in got.outputs)
+    outputs = tuple(_guessed_output(name, got, kinds) for name in got.outputs)
     symbolic = dict.fromkeys(
         axis for spec in (*inputs, *outputs) for axis in spec.axes if isinstance(axis, str)
     )

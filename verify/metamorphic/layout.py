@@ -81,7 +81,7 @@ class Layout:
     def weights(self) -> set[str]:
         """Return the outputs whose last axis counts keys."""
         named = {spec.name for spec in self.contract.outputs if spec.role == "weights"}
-        last = {spec.name for spec in self.contract.outputs if self.keys and spec.axes[-1] == self.keys}
+        last = {spec.name for spec in self.contract.outputs if self.keys and spec.axes[-1:] == (self.keys,)}
         return named | last
 
     def _caches(self) -> set[str]:

@@ -71,6 +71,12 @@ class Visibility:
             return tuple(spec.name for spec in self._layout.specs("key", "value"))
         return self._layout.memory or self._layout.tokens
 
+    def _goes_with(self, inputs: Tensors, seen: Array) -> bool:
+        """Whether a mask, (batch, keys), is of as many sequences and keys as what is attended to: a guess may be wrong."""
+        axis = -2 if self._layout.form == "bare" else 1
+        counts = [(inputs[name].shape[0], inputs[name].shape[axis]) for name in self._attended()]
+        return all(keys == seen.shape[1] and seen.shape[0] in (1, batch) for batch, keys in counts)
+
     def _poisoned(self, inputs: Tensors, hidden: Array) -> Tensors:
         """Return the inputs with garbage at these keys, (batch, keys)."""
         changed = dict(inputs)
@@ -94,6 +100,8 @@ class Visibility:
         allowed = allowed_by(masks[0], base.inputs[masks[0].name])
         wide = allowed.reshape(allowed.shape[0], -1, allowed.shape[-1])
         seen: Array = np.asarray(wide.any(axis=1))  # (batch, keys)
+        if not self._goes_with(base.inputs, seen):
+            return
         step = Step(self._poisoned(base.inputs, ~seen))
         # A token that is hidden from all others still has a row of its own.
         own = self._layout.form == "self"

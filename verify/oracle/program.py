@@ -149,7 +149,8 @@ class Program:
         """Return all outputs, from what is known: inputs and, for a graph inside another one, what that has.
 
         Raises:
-            UnsupportedOperatorError: an operator, or a form of one, that the oracle does not have.
+            UnsupportedOperatorError: an operator, or a form of one, that the oracle does not have; or nothing computes an
+                output, which ONNX's checker does not ask of functions.
         """
         known = {**self.constants, **known}
         for index, node in enumerate(self.nodes):
@@ -173,6 +174,8 @@ class Program:
             known |= _replaced(node, known, run) if run.noise is None else _shaken(node, known, run.noise)
             for name in self._last_use.get(index, ()):
                 known.pop(name, None)
+        if lost := [name for name in self.outputs if name not in known and name not in self._deferred]:
+            raise UnsupportedOperatorError(f"no node computes the output {lost[0]}")
         return {name: known[name] for name in self.outputs if name in known}
 
     def _last_uses(self) -> dict[int, list[str]]:

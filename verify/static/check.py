@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx_attest.errors import UsageError
+from onnx_attest.export.text import garbled
 from onnx_attest.verify import guard
 from onnx_attest.verify.finder.calls import EndlessError, refuse_endless
 from onnx_attest.verify.finder.find import find
@@ -119,6 +120,10 @@ def _read(path: Path) -> Any:
         ) from error
     if not model.HasField("graph") or not model.opset_import:
         raise UsageError(f"{path} is no ONNX file: it has no graph or no opset")
+    if (name := garbled(model)) is not None:
+        raise UsageError(
+            f"{path} is not a complete ONNX file: the name {name!r} is not text; was it damaged?"
+        )
     try:
         refuse_endless(model)
     except EndlessError as error:
