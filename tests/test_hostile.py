@@ -210,6 +210,18 @@ def test_a_function_that_computes_no_output(command, tmp_path):
     assert "no node computes the output" in answer.out
 
 
+def test_a_call_of_more_than_its_function_takes(command, tmp_path):
+    """ONNX's checker lets it pass as well."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 18, "own": 1]> g (float[n, 4] x) => (float[n, 4] y) { y = own.f (x, x) }'
+        '<domain: "own", opset_import: ["": 18]> f (a) => (b) { b = Add (a, a) }'
+    )
+    path = written(tmp_path / "m.onnx", model.SerializeToString())
+    command("verify", path, *REFERENCE).assert_refused("a call of the file does not fit its function")
+    command("power", path).assert_refused()
+    assert command("check", path).code in (0, 2)
+
+
 @pytest.mark.parametrize("reader", READERS)
 def test_a_name_anywhere_that_is_no_text(tmp_path, reader):
     data = seed("layers").SerializeToString()

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from onnx_attest.errors import UsageError
 from onnx_attest.verify.footprint import inferred_graph, known_shapes
+from onnx_attest.verify.oracle.graph import without_functions
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
@@ -46,8 +47,7 @@ def count(path: Path, shapes: Shapes) -> Work:
     """
     try:
         model = onnx.load(str(path), load_external_data=False)
-        if model.functions:
-            model = onnx.inliner.inline_local_functions(model)
+        model = without_functions(model)
     except (OSError, DecodeError, ValueError) as error:
         raise UsageError(f"cannot read {path.name}: {' '.join(str(error).split())}") from error
     graph = inferred_graph(model, shapes)

@@ -15,6 +15,7 @@ import onnx
 import onnx.inliner
 from numpy.typing import NDArray
 
+from onnx_attest.errors import UsageError
 from onnx_attest.verify.arithmetic import PROFILES, Arithmetic
 from onnx_attest.verify.oracle.bounded import Bounded, exact
 from onnx_attest.verify.oracle.by_rows import ByRows
@@ -245,10 +246,18 @@ def _as_stored(constant: Bounded, kernel: Kernel) -> Bounded:
 
 
 def without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with its own functions written out where they are called."""
+    """Return the model with its own functions written out where they are called.
+
+    Raises:
+        UsageError: a call does not fit its function, which ONNX's checker does not ask.
+    """
     if not model.functions:
         return model
-    return onnx.inliner.inline_local_functions(model)
+    try:
+        return onnx.inliner.inline_local_functions(model)
+    except RuntimeError as error:  # with the name of a source file of ONNX before what is wrong
+        why = str(error).strip().partition("\n")[0].rpartition("failed: ")[2]
+        raise UsageError(f"a call of the file does not fit its function: {why}; export it again") from error
 
 
 def _spread(constant: Bounded) -> Bounded:
