@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "fuzz"), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(ROOT / "fuzz"))
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import atheris  # noqa: E402
@@ -55,9 +55,9 @@ with atheris.instrument_imports(include=["onnx_attest"]):
 
 import numpy as np  # noqa: E402
 import onnx  # noqa: E402
-from hostile import Makers  # noqa: E402
 from hostile_files import KNOWN, SETTINGS, odd_json, odd_npz, odd_records, odd_tensor, odd_toml, sign  # noqa: E402
 from hostile_models import MUTATIONS, change_a_field, mutated  # noqa: E402
+from makers import Makers  # noqa: E402
 from seeds import seeds  # noqa: E402
 
 FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
@@ -205,7 +205,7 @@ class Made:
 
     def _manifest(self, rng: random.Random) -> bytes:
         assert self._makers is not None
-        return odd_json(rng, self._makers._whole)
+        return odd_json(rng, self._makers.whole)
 
     def _inputs(self, rng: random.Random) -> bytes:
         array = np.zeros((2, 5, 4), np.float32)
