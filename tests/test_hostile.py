@@ -639,7 +639,9 @@ def test_guard_passes_on_how_a_command_ended(code):
 @linux
 def test_guard_counts_from_each_step():
     assert (
-        watched("[(time.sleep(0.2), guard.doing(str(n))) for n in range(4)]; raise SystemExit(3)").returncode
+        watched(
+            "guard.limit(1, 200 * 2**20); [(guard.doing(str(n)), time.sleep(0.3)) for n in range(5)]; raise SystemExit(3)"
+        ).returncode
         == 3
     )
 
@@ -648,6 +650,7 @@ def test_guard_counts_from_each_step():
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_guard_hands_signals_on(number, code):
     wait = f"""
+    guard.limit(60, 200 * 2**20)
     def heed(*_):
         print('heard', flush=True); raise SystemExit({code})
     signal.signal({int(number)}, heed)
@@ -666,7 +669,7 @@ def test_guard_hands_signals_on(number, code):
 
 @linux
 def test_guard_leaves_nobody_behind():
-    wait = "print(os.getpid(), flush=True); guard.doing('waiting', times=1000); time.sleep(600)"
+    wait = "print(os.getpid(), flush=True); guard.limit(600, 200 * 2**20); guard.doing('waiting', times=1000); time.sleep(600)"
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM % wait], stdout=subprocess.PIPE, text=True
     ) as process:
