@@ -232,6 +232,19 @@ def test_a_name_anywhere_that_is_no_text(tmp_path, reader):
     )
 
 
+@pytest.mark.parametrize("dims", [[1] * 70, [-1, -1]], ids=["70 axes", "negative"])
+def test_a_constant_of_a_shape_that_no_array_has(command, tmp_path, dims):
+    """It scales the logits of an attention, where its one number is looked for."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 18]> g (float[n, 4] x) => (float[n, n] p) <float c = {2.0}> '
+        "{ k = Transpose (x) s = MatMul (x, k) t = Mul (s, c) p = Softmax <axis = -1> (t) }"
+    )
+    model.graph.initializer[0].dims.extend(dims)
+    path = written(tmp_path / "m.onnx", model.SerializeToString())
+    assert command("check", path).code in (0, 2)
+    assert command("verify", path, *REFERENCE, "--time-budget", "0.2").code in (1, 2, 3)
+
+
 MASKED = (
     "g (float[batch, n, 4] x, bool[batch, n, m] mask) => (float[batch, n, 4] y) <float hidden = {-inf}> {"
     "k = Transpose <perm = [0, 2, 1]> (x) s = MatMul (x, k) t = Where (mask, s, hidden) p = Softmax <axis = -1> (t) "

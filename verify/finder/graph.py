@@ -60,6 +60,8 @@ NEAR = 200
 _INTEGERS = (6, 7)
 _DEEPEST = 16
 """Steps from a number to the constants that it is made of."""
+_MOST_AXES = 64
+"""Of an array of NumPy."""
 _EXTERNAL = 1
 
 Axis = int | str | None
@@ -366,8 +368,10 @@ def _filler(node: Any) -> float | None:
 
 
 def _numbers(tensor: Any) -> NDArray[Any] | None:
-    """Return a tensor's numbers; None if there are many, they lie beside the file, or NumPy has no such type."""
+    """Return a tensor's numbers; None if there are many, they lie beside the file, or NumPy has no such type or shape."""
     size = math.prod(tensor.dims)
+    if len(tensor.dims) > _MOST_AXES or min(tensor.dims, default=0) < 0:
+        return None
     if size > MOST or tensor.data_type not in _READABLE or tensor.data_location == _EXTERNAL:
         return None
     dtype = np.dtype(_READABLE[tensor.data_type]).newbyteorder("<")
