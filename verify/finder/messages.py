@@ -17,7 +17,7 @@ _KEPT = 1024
 """Elements of an initializer up to which shape inference may need its numbers."""
 
 _PROPAGATED = 2**22
-"""Elements of a vector up to which ONNX may propagate numbers: it takes 64 bytes for each."""
+"""Size of an axis up to which ONNX may propagate numbers: it takes 64 bytes for each element of a vector of that size."""
 
 MOST = 2**16
 """Elements of a constant up to which its numbers are read."""
@@ -98,7 +98,8 @@ def with_shapes(model: Any) -> Any:
     """Return an onnx.ModelProto with what inference finds, sizes that the graph itself computes among it if that can be.
 
     To propagate numbers, ONNX (1.23) makes a message for each element of each vector that it meets: a file of a few hundred
-    bytes may ask for billions. So it is asked for the shapes first.
+    bytes may ask for billions. So it is asked for the shapes first. A size of any axis counts: by the numbers that are then
+    propagated, a vector may turn out to be as long.
 
     Raises:
         Exception: of a class of the extension's own, for a graph that is not consistent.
@@ -106,18 +107,18 @@ def with_shapes(model: Any) -> Any:
     infer = part("onnx_cpp2py_export").shape_inference.infer_shapes
     data, result = model.SerializeToString(), type(model)()
     result.ParseFromString(infer(data, False, False, False))
-    if _longest_vector(result.graph) <= _PROPAGATED:
+    if _largest_size(result.graph) <= _PROPAGATED:
         result.ParseFromString(infer(data, False, False, True))
     return result
 
 
-def _longest_vector(graph: Any) -> int:
-    """Return the most elements that any value of one axis has, also in graphs inside this one."""
-    shapes = [value.type.tensor_type.shape.dim for value in (*graph.input, *graph.output, *graph.value_info)]
-    sizes = [shape[0].dim_value for shape in shapes if len(shape) == 1]
-    sizes += [tensor.dims[0] for tensor in graph.initializer if len(tensor.dims) == 1]
+def _largest_size(graph: Any) -> int:
+    """Return the largest size of an axis of any value, also in graphs inside this one."""
+    values = (*graph.input, *graph.output, *graph.value_info)
+    sizes = [axis.dim_value for value in values for axis in value.type.tensor_type.shape.dim]
+    sizes += [size for tensor in graph.initializer for size in tensor.dims]
     inside = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
-    return max((*sizes, *map(_longest_vector, inside)), default=0)
+    return max((*sizes, *map(_largest_size, inside)), default=0)
 
 
 def inlined(model: Any) -> tuple[Any, list[Any]]:
