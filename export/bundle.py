@@ -71,6 +71,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
         sha256: what the file is known by: of model.onnx, or, if weights lie beside it, of a list of the digests of both
             (`beside.identity_of`).
         weights: the files that weights lie in.
+        against: what it was held against: `module` (its exporter is right), or else what the records call the reference:
+            `graph` (its own), `specification` or `original`; "" where nothing is proven.
         arithmetic: the profile that the stored bounds were made for.
         converted_from: sha256 of the file that it was converted from, "" if that was not told.
         data: names of its sets of test data.
@@ -82,6 +84,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     weights: tuple[str, ...] = ()
     opset: int | None
     dtype: str
+    against: str = ""
     arithmetic: str
     empty_rows: str
     unverified: str = ""

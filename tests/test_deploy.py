@@ -21,11 +21,13 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from browser import opened
 
@@ -40,6 +42,7 @@ from onnx_attest.verify.api import verify
 from onnx_attest.verify.deploy import standalone as standalone_program
 from onnx_attest.verify.deploy.proof import NotProvenError
 from onnx_attest.verify.deploy.replay import replay
+from onnx_attest.verify.deploy.standalone import replay as replay_alone
 from onnx_attest.verify.deploy.write import deploy
 from onnx_attest.verify.engine import Plan
 from onnx_attest.verify.gates import judge
@@ -89,7 +92,9 @@ def test_a_bundle_says_what_was_proven_and_of_which_bytes(made, bundle):
 
 def test_the_card_says_it_to_people(bundle):
     text = (bundle / CARD).read_text()
-    assert text.startswith("# sdpa\n\n**Verified** on ort-cpu, onnx-reference, and nowhere else.")
+    assert text.startswith(
+        "# sdpa\n\n**Verified** on ort-cpu, onnx-reference, and nowhere else, against the formula of its contract, and no module."
+    )
     assert (
         "| query | float32 | batch, seq_len, 20 |" in text.replace("  ", " ").replace("  ", " ")
         or "batch, " in text
@@ -447,6 +452,20 @@ def test_a_file_that_changes_meanwhile_is_noticed(made, tmp_path):
     assert not (tmp_path / "bundle").exists()
 
 
+def test_what_a_file_was_held_against_is_said(made, tmp_path, command):
+    """A file that passes against its own graph may be another than its module."""
+    artifact, records = made
+    cell = next(one for one in records if isinstance(one, CellRecord))
+    exporter = msgspec.structs.replace(cell, runtime="exporter")
+    with_module = deploy(artifact, [*records, exporter], tmp_path / "module")
+    assert with_module.about.against == "module"
+    assert "onnx-reference, and nowhere else.\n" in (with_module.folder / CARD).read_text()
+    alone = with_weights_beside(tmp_path / "in" / "m.onnx")
+    answer = command("deploy", alone, "-o", tmp_path / "alone")
+    assert "verified on ort-cpu, against its own graph alone" in answer.out
+    assert load(tmp_path / "alone").about.against == "graph"
+
+
 # Integrity
 
 
@@ -567,6 +586,32 @@ def test_both_replays_find_another_file_wrong(made, bundle, tmp_path):
     copy = with_other_weights(Path(shutil.copytree(bundle, tmp_path / "copy")))
     assert run_of(replay(copy, ("ort-cpu",))).exit_code == 1
     assert standalone(copy).returncode == 1
+
+
+def test_a_provider_that_is_not_here_proves_nothing(bundle):
+    done = standalone(bundle, "--provider", "NoExecutionProvider")
+    assert done.returncode == 3
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("replay: this ONNX Runtime has no NoExecutionProvider; it has ")
+
+
+def test_a_provider_that_runs_no_node_proves_nothing(bundle, capsys):
+    """Some take any session and leave every node to the CPU: a profile of ONNX Runtime tells."""
+
+    class Idle(onnxruntime.InferenceSession):
+        def __init__(self, path: str, options: Any, **_: Any) -> None:
+            super().__init__(path, options, providers=["CPUExecutionProvider"])
+
+        def get_providers(self) -> list[str]:
+            return ["IdleExecutionProvider", "CPUExecutionProvider"]
+
+    library = SimpleNamespace(**vars(onnxruntime))
+    library.InferenceSession = Idle
+    library.get_available_providers = lambda: ["IdleExecutionProvider", "CPUExecutionProvider"]
+    assert replay_alone(np, library, bundle, "IdleExecutionProvider") == 3
+    said = capsys.readouterr()
+    assert re.search(r"^nodes: \d+ on CPUExecutionProvider$", said.out, re.MULTILINE)
+    assert said.err == "replay: IdleExecutionProvider ran none of the nodes: nothing is proven of it\n"
 
 
 # What somebody else made: the digests hold, and what they cover is not what deploy writes

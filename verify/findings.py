@@ -164,7 +164,8 @@ _TABLE = (
         "module's. A scale that is off by 1e-9 is found, and its size told.",
         "A boolean mask with an empty row at opset 18: the module gives 0, the graph the mean of V "
         "(microsoft/onnxscript#2654).",
-        "Look at the node named. If the file belongs to this module, export at another opset and report it to the exporter.",
+        "Look at the node, if one is named. If the file belongs to this module, export at opset 23 or later, where attention "
+        "is one operator (of a row without any key below it: microsoft/onnxscript#2654), or report it to the exporter.",
     ),
     Code(
         "OA112", "error", "A constant of the file is not the module's, rounded",

@@ -42,6 +42,7 @@ def deploy(
     """Bundle a verified file with what proves it."""
     from onnx_attest.export.artifact import read_artifact
     from onnx_attest.verify import api
+    from onnx_attest.verify.deploy.card import AGAINST
     from onnx_attest.verify.deploy.write import deploy as write
     from onnx_attest.verify.records import read_records
 
@@ -68,6 +69,8 @@ def deploy(
         if bundle.about.unverified
         else "verified on " + ", ".join(one.runtime for one in bundle.about.verified)
     )
+    if against := AGAINST.get(bundle.about.against):
+        told += f", {against}"
     console.show(f"{bundle.name}  {output}\n{told}; {len(bundle.about.data)} sets of test data")
 
 

@@ -60,7 +60,7 @@ def _headline(comparison: Comparison) -> str:
     words = {
         "passed": "no regression",
         "failed": f"{(count := len(comparison.regressions))} regression{'s' * (count != 1)}",
-        "inconclusive": "the runs have no cell in common: other models, sizes or runtimes",
+        "inconclusive": "the runs have no cell in common: other models, variants, opsets, dtypes, sizes or runtimes",
     }
     counts = ", ".join(f"{count} {kind}" for kind, count in comparison.compared.items() if count)
     compared = f"; compared: {counts}; {comparison.same_inputs} cells on the same inputs" if counts else ""

@@ -19,6 +19,14 @@ from onnx_attest.verify.report.grouping import of_kind
 from onnx_attest.verify.report.tables import Column, fill, page, to_markdown
 from onnx_attest.verify.samples import Interval, measured, median_of
 
+AGAINST = {
+    "graph": "against its own graph alone: whether that is a module's, nobody looked",
+    "specification": "against the formula of its contract, and no module",
+    "original": "against the file that it was made from, and no module",
+    "": "",
+}
+"""What a file was held against, if it was no module."""
+
 _EMPTY = {
     "zero": "a query without any key gives 0",
     "mean": "a query without any key gives the mean of the values",
@@ -58,7 +66,8 @@ def card(about: About, records: Iterable[AnyRecord], costs: Sequence[Cost] = ())
 def _verdict(about: About) -> str:
     if about.unverified:
         return f"**UNVERIFIED**: {about.unverified}. It was bundled by force, and proves nothing."
-    return f"**Verified** on {', '.join(one.runtime for one in about.verified)}, and nowhere else."
+    against = "" if about.against == "module" else f", {AGAINST[about.against]}"
+    return f"**Verified** on {', '.join(one.runtime for one in about.verified)}, and nowhere else{against}."
 
 
 def _conversion(about: About, costs: Sequence[Cost]) -> str:

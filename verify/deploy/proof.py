@@ -115,6 +115,15 @@ def proven(
     return found
 
 
+def held_against(records: Sequence[AnyRecord]) -> str:
+    """Return what a file was held against, from the records that are about it: see `About.against`."""
+    if any(
+        isinstance(one, CellRecord) and one.runtime == EXPORTER and one.verdict == "passed" for one in records
+    ):
+        return "module"
+    return next((one.reference for one in records if isinstance(one, ArtifactRecord)), "")
+
+
 def _why_not_whole(records: Sequence[AnyRecord]) -> str:
     """Return what of a run is missing: what is not there may have failed."""
     ends = [one for one in records if isinstance(one, RunRecord)]

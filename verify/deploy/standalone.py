@@ -6,7 +6,7 @@
 Each output is held against its float64 value with the rounding bound that was derived for it, from the inputs of the file
 to its end, and its noise against that of correct implementations. Exit code 0: right here. 1: wrong here. 2: this is not
 the bundle that was made. 3: nothing is proven: the bundle was made by force, has no test data, or has outputs without a
-bound.
+bound; or the provider is not here, or runs none of the nodes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ import hashlib
 import json
 import math
 import re
+import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+CPU = "CPUExecutionProvider"
 CALLS = 5
 """Of each set, for the time that one takes."""
 FILES = re.compile(r"file|path|folder|dir(?![a-z])|profil")
@@ -193,6 +196,17 @@ def main() -> int:
         return 2
 
 
+def nodes_by_provider(profile: str) -> dict[str, int]:
+    """Return how many nodes ran where, by a profile of ONNX Runtime."""
+    events = json.loads(Path(profile).read_text(encoding="utf-8"))
+    nodes = {
+        one["name"]: one["args"]["provider"]
+        for one in events
+        if one.get("cat") == "Node" and "provider" in one.get("args", {})
+    }
+    return {name: list(nodes.values()).count(name) for name in dict.fromkeys(nodes.values())}
+
+
 def replay(np: Any, onnxruntime: Any, folder: Path, provider: str) -> int:
     """Run the sets, and return the exit code."""
     about = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
@@ -212,6 +226,14 @@ def replay(np: Any, onnxruntime: Any, folder: Path, provider: str) -> int:
             return 2
     known = next((one for one in about["verified"] if one["provider"] == provider), None)
     options, provider_options = opened_with(onnxruntime, known)
+    if provider not in (there := onnxruntime.get_available_providers()):
+        print(f"replay: this ONNX Runtime has no {provider}; it has {', '.join(there)}", file=sys.stderr)
+        return 3
+    scratch = tempfile.mkdtemp(prefix="replay-")
+    options.enable_profiling = (
+        provider != CPU
+    )  # it says where nodes ran; what is asked for may run none of them
+    options.profile_file_prefix = str(Path(scratch) / "nodes")
     try:
         session = onnxruntime.InferenceSession(
             str(folder / "model.onnx"), options, providers=[(provider, provider_options)], enable_fallback=0
@@ -221,7 +243,7 @@ def replay(np: Any, onnxruntime: Any, folder: Path, provider: str) -> int:
         return 1
     if session.get_providers()[0] != provider:
         print(f"replay: asked for {provider}, got {', '.join(session.get_providers())}", file=sys.stderr)
-        return 1
+        return 3
     print(f"ONNX Runtime {onnxruntime.__version__} on {', '.join(session.get_providers())}")
     print("opened with its own options" if known is None else f"opened as {known['runtime']} was")
     names = [one["name"] for one in about["outputs"]]
@@ -265,8 +287,15 @@ def replay(np: Any, onnxruntime: Any, folder: Path, provider: str) -> int:
         print(f"{name}: {told}, largest error {worst:.3g} of its bound, end to end")
     if taken:
         print(f"a call takes {np.median(taken):.3g} ms, median of {len(taken)} over all sets")
+    nodes = nodes_by_provider(session.end_profiling()) if provider != CPU else {CPU: 1}
+    shutil.rmtree(scratch, ignore_errors=True)
+    if provider != CPU:
+        print(f"nodes: {', '.join(f'{count} on {name}' for name, count in nodes.items()) or 'none'}")
     if failed:
         return 1
+    if provider not in nodes:
+        print(f"replay: {provider} ran none of the nodes: nothing is proven of it", file=sys.stderr)
+        return 3
     return 3 if about["unverified"] or unbounded or not about["data"] else 0
 
 

@@ -30,7 +30,7 @@ from onnx_attest.export.bundle import (
 from onnx_attest.export.checksums import LIST, TamperedError, digest_of, is_coverable, list_of
 from onnx_attest.verify.conversion.cost import costs
 from onnx_attest.verify.deploy.card import card
-from onnx_attest.verify.deploy.proof import NotProvenError, about, proven
+from onnx_attest.verify.deploy.proof import NotProvenError, about, held_against, proven
 from onnx_attest.verify.deploy.testdata import declared, files_of, sets_of
 from onnx_attest.verify.evidence import impersonal
 from onnx_attest.verify.oracle.ops.operator import UnsupportedOperatorError
@@ -160,6 +160,7 @@ def _built(
         weights=tuple(sorted(artifact.beside)),
         opset=signature.got.opset,
         dtype=signature.floating.name,
+        against="" if unverified else held_against(mine),
         arithmetic=declared(signature),
         empty_rows=signature.contract.empty_rows,
         unverified=unverified,

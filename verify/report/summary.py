@@ -29,7 +29,7 @@ CUDA_NEVER = (
     "run without it inconclusive)."
 )
 CUDA_ELSEWHERE = "CUDA was not executed in this run. Recorded elsewhere, and no part of this verdict:"
-EVERY_NUMBER = "Every number: accuracy.md, stability.md, relations.md, latency.md, claims.md, and the same in full precision as .csv."
+EVERY_NUMBER = "Every number, each message in full: accuracy.md, stability.md, relations.md, latency.md, claims.md; all as .csv too."
 
 NO_NUMBERS = "Every number: give -o FOLDER, where the tables, a page to look at and the records are written."
 
