@@ -261,6 +261,15 @@ def test_a_vector_as_long_as_an_axis_is_not_written_out(tmp_path):
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < max(before, 2**20), "KiB: less than 1 GiB"
 
 
+def test_a_constant_of_a_type_that_there_is_not(command, tmp_path):
+    model = seed("layers")
+    tensor = model.graph.initializer[0]
+    tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
+    tensor.data_type = 99
+    path = written(tmp_path / "m.onnx", model.SerializeToString())
+    command("verify", path, *REFERENCE).assert_refused("has the unknown type 99")
+
+
 MASKED = (
     "g (float[batch, n, 4] x, bool[batch, n, m] mask) => (float[batch, n, 4] y) <float hidden = {-inf}> {"
     "k = Transpose <perm = [0, 2, 1]> (x) s = MatMul (x, k) t = Where (mask, s, hidden) p = Softmax <axis = -1> (t) "

@@ -20,6 +20,7 @@ from onnx_attest.verify.oracle.ops.contrib import OPERATORS as CONTRIB
 from onnx_attest.verify.oracle.ops.operator import Node, NoRoomError, UnsupportedOperatorError
 from onnx_attest.verify.oracle.types import Types
 from onnx_attest.verify.oracle.values import Scope, Value
+from onnx_attest.verify.oracle.weights import numbers_of
 
 # Others pass on what they are given, Identity for example.
 _PRODUCTS = ("MatMul", "Einsum", "com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul")
@@ -315,7 +316,7 @@ def constants_in(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
     for node in graph.node:
         if node.op_type == "Constant" and not domain_of(node.domain):
             tensors.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
-    return {name: onnx.numpy_helper.to_array(tensor) for name, tensor in tensors.items()}
+    return {name: numbers_of(tensor) for name, tensor in tensors.items()}
 
 
 def domain_of(domain: str) -> str:

@@ -70,10 +70,23 @@ class Weights:
         """Return a tensor's numbers.
 
         Raises:
-            ValueError: they lie beside a file, and where that is was not said.
+            ValueError: they lie beside a file, and where that is was not said; see `numbers_of`.
         """
         tensor = self._tensors[name]
         if is_beside(tensor) and self._folder is None:
             raise ValueError(f"{name} lies beside the file, which is too large to be taken apart here")
-        array: NDArray[Any] = onnx.numpy_helper.to_array(tensor, base_dir=str(self._folder or ""))
-        return array
+        return numbers_of(tensor, self._folder)
+
+
+def numbers_of(tensor: onnx.TensorProto, folder: Path | None = None) -> NDArray[Any]:
+    """Return a tensor's numbers; `folder` is where its file is, needed only for one that lies beside it.
+
+    Raises:
+        ValueError: they are not as many as it says, or of a type that there is not, which ONNX's checker lets pass
+            for raw data.
+    """
+    try:
+        array: NDArray[Any] = onnx.numpy_helper.to_array(tensor, base_dir=str(folder or ""))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{tensor.name} has the unknown type {tensor.data_type}") from error
+    return array
