@@ -738,8 +738,9 @@ def test_a_baseline_that_cannot_be_read_is_refused_before_the_run(command, tmp_p
 def test_a_regression_fails_a_run_and_a_failing_run_stays_what_it_is(
     code: int, times: float, expected: int
 ) -> None:
-    _, fields, after = beside_baseline(verification(0), verification(1, times=times), code)
+    text, fields, after = beside_baseline(verification(0), verification(1, times=times), code)
     assert after == expected
+    assert (f"With the baseline: exit code {after}." in text) == (after != code)
     assert fields["comparison"]["verdict"] == ("failed" if times > 1 else "passed")
 
 

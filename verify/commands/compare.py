@@ -71,4 +71,7 @@ def beside_baseline(
 
     found = judge(baseline, records)
     code = FAILED if FAILED in (exit_code, found.exit_code) else exit_code or found.exit_code
-    return f"Beside the baseline: {as_markdown(found)}", {"comparison": as_object(found)}, code
+    told = f"Beside the baseline: {as_markdown(found)}"
+    if code != exit_code:
+        told = f"{told.rstrip()}\n\nWith the baseline: exit code {code}.\n"
+    return told, {"comparison": as_object(found)}, code
