@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from onnx_attest.errors import UsageError
+from onnx_attest.export.messages import inside
 from onnx_attest.export.reading import opened
 
 
@@ -45,11 +46,8 @@ def digests_beside(path: Path, data: bytes) -> dict[str, str]:
                 raise UsageError(f"{path} keeps weights in {place!r}, which is outside of its own folder")
             with opened(path.parent / place) as file:
                 found[place] = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # typeshed asks for more of a reader
-        except (
-            OSError,
-            ValueError,
-            RuntimeError,
-        ) as error:  # a name that no file can have; a circle of links
+        except (OSError, ValueError, RuntimeError) as error:
+            # ValueError: a name that no file can have; RuntimeError: a circle of links.
             why = error.strerror if isinstance(error, OSError) else error
             raise UsageError(f"{path} keeps weights in {place!r}, which cannot be read: {why}") from error
     return found
@@ -76,7 +74,5 @@ def _places(message: Any) -> Iterator[str]:
         if message.data_location == message.EXTERNAL:
             yield from (entry.value for entry in message.external_data if entry.key == "location")
         return
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            for one in value if isinstance(value, Sequence) or hasattr(value, "__len__") else [value]:
-                yield from _places(one)
+    for one in inside(message):
+        yield from _places(one)

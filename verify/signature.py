@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 
 from onnx_attest.errors import UsageError
 from onnx_attest.export.artifact import Artifact, Got
+from onnx_attest.export.messages import garbled
 from onnx_attest.export.observe import dtypes_of, observe
-from onnx_attest.export.text import garbled
 from onnx_attest.models.contract import DTYPES, Contract, TensorSpec, guess_input
 from onnx_attest.verify import guard
 from onnx_attest.verify.finder.calls import refuse_endless

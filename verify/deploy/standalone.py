@@ -21,7 +21,6 @@ import hashlib
 import json
 import math
 import re
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -174,7 +173,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--provider", default="CPUExecutionProvider")
+    parser.add_argument("--provider", default=CPU)
     asked = parser.parse_args()
     folder = Path(__file__).resolve().parent
     try:
@@ -229,11 +228,24 @@ def replay(np: Any, onnxruntime: Any, folder: Path, provider: str) -> int:
     if provider not in (there := onnxruntime.get_available_providers()):
         print(f"replay: this ONNX Runtime has no {provider}; it has {', '.join(there)}", file=sys.stderr)
         return 3
-    scratch = tempfile.mkdtemp(prefix="replay-")
-    options.enable_profiling = (
-        provider != CPU
-    )  # it says where nodes ran; what is asked for may run none of them
-    options.profile_file_prefix = str(Path(scratch) / "nodes")
+    with tempfile.TemporaryDirectory(prefix="replay-") as scratch:
+        if provider != CPU:  # a profile says where nodes ran; what is asked for may run none of them
+            options.enable_profiling = True
+            options.profile_file_prefix = str(Path(scratch) / "nodes")
+        return run_sets(np, onnxruntime, folder, about, provider, known, options, provider_options)
+
+
+def run_sets(
+    np: Any,
+    onnxruntime: Any,
+    folder: Path,
+    about: Any,
+    provider: str,
+    known: Any,
+    options: Any,
+    provider_options: Any,
+) -> int:
+    """Open a session, run the sets in it, and return the exit code."""
     try:
         session = onnxruntime.InferenceSession(
             str(folder / "model.onnx"), options, providers=[(provider, provider_options)], enable_fallback=0
@@ -287,13 +299,13 @@ def replay(np: Any, onnxruntime: Any, folder: Path, provider: str) -> int:
         print(f"{name}: {told}, largest error {worst:.3g} of its bound, end to end")
     if taken:
         print(f"a call takes {np.median(taken):.3g} ms, median of {len(taken)} over all sets")
-    nodes = nodes_by_provider(session.end_profiling()) if provider != CPU else {CPU: 1}
-    shutil.rmtree(scratch, ignore_errors=True)
-    if provider != CPU:
+    nodes = None
+    if options.enable_profiling:
+        nodes = nodes_by_provider(session.end_profiling())
         print(f"nodes: {', '.join(f'{count} on {name}' for name, count in nodes.items()) or 'none'}")
     if failed:
         return 1
-    if provider not in nodes:
+    if nodes is not None and provider not in nodes:
         print(f"replay: {provider} ran none of the nodes: nothing is proven of it", file=sys.stderr)
         return 3
     return 3 if about["unverified"] or unbounded or not about["data"] else 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx_attest.errors import UsageError
-from onnx_attest.export.text import garbled
+from onnx_attest.export.messages import garbled
 from onnx_attest.verify import guard
 from onnx_attest.verify.finder.calls import EndlessError, refuse_endless
 from onnx_attest.verify.finder.find import find
